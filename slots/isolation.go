@@ -3,6 +3,7 @@ package slots
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -149,6 +150,8 @@ type Isolation struct {
 	Axes  Axes  `json:"axes"`
 	// Unsafe is true below the level at which slots cannot read each other.
 	Unsafe bool `json:"unsafe,omitempty"`
+	// Weak lists what the probe found open although the level holds.
+	Weak []string `json:"weak,omitempty"`
 }
 
 // NewIsolation reports the axes under their level.
@@ -240,3 +243,12 @@ func (r Requirement) Unmet(have Isolation) []Shortfall {
 }
 
 func (a Axes) value(axis Axis) string { return axisValues[axis][a.rank(axis)] }
+
+// AtMost returns the axes with one of them lowered to value, if it is higher.
+func (a Axes) AtMost(axis Axis, value string) Axes {
+	out := maps.Clone(a)
+	if out.rank(axis) > slices.Index(axisValues[axis], value) {
+		out[axis] = value
+	}
+	return out
+}

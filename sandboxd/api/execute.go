@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"berth/slots"
@@ -103,7 +104,8 @@ type Receipt struct {
 // Metadata describes a Result. Receipt is nil where no process ran; the
 // error fields are empty where the call was carried out. Details holds what
 // one tool adds; its keys stand beside the others on the wire and never
-// replace them.
+// replace them: Metadata's own keys are left out of Details, and those of
+// Receipt where there is one.
 type Metadata struct {
 	*Receipt
 	QueueMS    float64          `json:"queue_ms"` // waited for the slot
@@ -125,7 +127,7 @@ func (m Metadata) MarshalJSON() ([]byte, error) {
 		return fixed, err
 	}
 	rest := maps.Clone(m.Details)
-	maps.DeleteFunc(rest, func(k string, _ any) bool { return fixedKeys[k] })
+	maps.DeleteFunc(rest, func(k string, _ any) bool { return m.fixed(k) })
 	extra, err := json.Marshal(rest)
 	if err != nil {
 		return nil, err
@@ -137,43 +139,59 @@ func (m Metadata) MarshalJSON() ([]byte, error) {
 	return append(fixed, extra[1:]...), nil
 }
 
-// UnmarshalJSON reads the fixed keys, and all others into Details.
+// UnmarshalJSON reads the fixed keys, and all others into Details. The key
+// outcome tells whether there is a Receipt.
 func (m *Metadata) UnmarshalJSON(b []byte) error {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(b, &all); err != nil {
 		return err
 	}
-	p := plainMetadata{}
+	read := Metadata{}
 	if _, ran := all["outcome"]; ran {
-		p.Receipt = &Receipt{}
+		read.Receipt = &Receipt{}
 	}
-	if err := json.Unmarshal(b, &p); err != nil {
-		return err
-	}
+	fixed := map[string]json.RawMessage{}
 	for k, raw := range all {
-		if fixedKeys[k] {
+		if read.fixed(k) {
+			fixed[k] = raw
 			continue
 		}
 		var v any
 		if err := json.Unmarshal(raw, &v); err != nil {
 			return err
 		}
-		if p.Details == nil {
-			p.Details = map[string]any{}
+		if read.Details == nil {
+			read.Details = map[string]any{}
 		}
-		p.Details[k] = v
+		read.Details[k] = v
 	}
-	*m = Metadata(p)
+	// Only the fixed keys: encoding/json would make a Receipt of one of its
+	// keys that is a detail here.
+	b, err := json.Marshal(fixed)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, (*plainMetadata)(&read)); err != nil {
+		return err
+	}
+	*m = read
 	return nil
 }
 
-// fixedKeys are the keys that Metadata itself writes.
-var fixedKeys = map[string]bool{
-	"outcome": true, "exit_code": true, "signal": true, "duration_ms": true, "spawn_ms": true, "cpu_ms": true,
-	"max_rss_bytes": true, "oom_killed": true, "stdout_bytes": true, "stderr_bytes": true, "truncated": true,
-	"leftover_processes": true, "queue_ms": true, "isolation": true, "generation": true, "error_kind": true,
-	"retryable": true, "executed": true, "replayed": true,
+// fixed reports whether the key is one that this Metadata writes itself.
+func (m *Metadata) fixed(key string) bool {
+	return slices.Contains(metadataKeys, key) || m.Receipt != nil && slices.Contains(receiptKeys, key)
 }
+
+// metadataKeys and receiptKeys are the keys of Metadata's and of Receipt's
+// fields.
+var (
+	metadataKeys = []string{"queue_ms", "isolation", "generation", "error_kind", "retryable", "executed", "replayed"}
+	receiptKeys  = []string{
+		"outcome", "exit_code", "signal", "duration_ms", "spawn_ms", "cpu_ms", "max_rss_bytes", "oom_killed",
+		"stdout_bytes", "stderr_bytes", "truncated", "leftover_processes",
+	}
+)
 
 // Refused makes the Result of a call that could not be carried out.
 func Refused(executionID string, err error) Result {

@@ -1,0 +1,1 @@
+s/digits=\$digits\$((n % 2))/digits=$((n % 2))$digits/

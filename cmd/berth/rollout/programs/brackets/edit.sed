@@ -1,0 +1,1 @@
+s/depth - 1)) ;;/depth - 1)); if ((depth < 0)); then break; fi ;;/

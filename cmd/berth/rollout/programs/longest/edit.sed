@@ -1,0 +1,1 @@
+s/\[\[ \$word > \$longest \]\]/((${#word} > ${#longest}))/

@@ -1,0 +1,1 @@
+s/total=\$((number))/total=$((total + number))/

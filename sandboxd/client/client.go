@@ -1,0 +1,277 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"berth/sandboxd/api"
+	"berth/slots"
+)
+
+const (
+	maxAnswer = 512 << 20 // bytes of a JSON answer
+	maxDrain  = 256 << 10 // bytes read of an unwanted rest, so that its connection can be used again
+)
+
+// Config says which container a Client is for.
+type Config struct {
+	BaseURL    string       // like http://10.0.0.7:8080; required
+	Token      string       // bearer token; "" sends none
+	HTTPClient *http.Client // nil: one of its own, whose connections Close closes
+	Retries    int          // how often a request that may be is sent again; default 2, -1: never
+	Backoff    time.Duration
+}
+
+// Client calls one container. All methods may be called at once.
+type Client struct {
+	origin  *url.URL
+	token   string
+	http    *http.Client
+	own     bool
+	retries int
+	backoff time.Duration
+}
+
+// New makes a Client. It does not connect.
+func New(config Config) (*Client, error) {
+	origin, err := url.Parse(config.BaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("parse address of container: %w", err)
+	}
+	if origin.Scheme != "http" && origin.Scheme != "https" || origin.Host == "" {
+		return nil, fmt.Errorf("parse address of container: %q is no http URL", config.BaseURL)
+	}
+	origin.Path = strings.TrimSuffix(origin.Path, "/")
+	c := &Client{origin: origin, token: config.Token, http: config.HTTPClient, retries: config.Retries, backoff: config.Backoff}
+	if c.retries == 0 {
+		c.retries = 2
+	}
+	if c.backoff <= 0 {
+		c.backoff = 50 * time.Millisecond
+	}
+	if c.http == nil {
+		// No proxy and no limit of ours on connections: calls wait in the
+		// container, and each holds one.
+		c.http, c.own = &http.Client{Transport: &http.Transport{
+			DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+			MaxIdleConnsPerHost:   256,
+			IdleConnTimeout:       90 * time.Second,
+			ExpectContinueTimeout: time.Second,
+			DisableCompression:    true,
+		}}, true
+	}
+	return c, nil
+}
+
+// Close closes the idle connections of a Client that made its own.
+func (c *Client) Close() {
+	if c.own {
+		c.http.CloseIdleConnections()
+	}
+}
+
+// request is one request before it is sent.
+type request struct {
+	method string
+	path   string // escaped, from the container's root
+	query  url.Values
+	header http.Header
+	body   any       // sent as JSON; nil: none
+	stream io.Reader // sent as it is, instead of body
+	length int64     // of stream, in bytes; -1: not known
+	again  bool      // may be sent again
+}
+
+// send sends r and returns the answer, whose body the caller has to finish.
+// An answer above 399 comes back as its error.
+func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+	var text []byte
+	if r.body != nil {
+		var err error
+		if text, err = json.Marshal(r.body); err != nil {
+			return nil, slots.Errorf(slots.KindBadRequest, "encode request: %w", err)
+		}
+	}
+	for tried := 0; ; tried++ {
+		answer, err := c.try(ctx, r, text)
+		if err == nil {
+			return answer, checked(answer)
+		}
+		if !r.again || !c.pause(ctx, tried) {
+			return nil, unreachable(ctx, r, err)
+		}
+	}
+}
+
+// pause waits before the next try; false when there is to be none.
+func (c *Client) pause(ctx context.Context, tried int) bool {
+	if tried >= c.retries {
+		return false
+	}
+	timer := time.NewTimer(c.backoff << tried)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *Client) try(ctx context.Context, r request, text []byte) (*http.Response, error) {
+	target := c.origin.Scheme + "://" + c.origin.Host + c.origin.EscapedPath() + r.path
+	if len(r.query) > 0 {
+		target += "?" + r.query.Encode()
+	}
+	body := r.stream
+	if text != nil {
+		body = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, target, body)
+	if err != nil {
+		return nil, err
+	}
+	if r.stream != nil {
+		req.ContentLength = r.length
+		// The container can refuse before anything was sent.
+		req.Header.Set("Expect", "100-continue")
+	}
+	if text != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	for name, values := range r.header {
+		req.Header[name] = values
+	}
+	return c.http.Do(req)
+}
+
+// unreachable is the error of a request that got no answer.
+func unreachable(ctx context.Context, r request, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("call container: %w", context.Cause(ctx))
+	}
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err // the rest only repeats the address
+	}
+	e := slots.Errorf(slots.KindContainerUnreachable, "call container: %w", err)
+	op, dialled := errors.AsType[*net.OpError](err)
+	if r.again || dialled && op.Op == "dial" {
+		return e.WithExecuted(executedBy(r, dialled && op.Op == "dial"))
+	}
+	e.Retryable = false // it may have had its effect, and nothing would tell
+	return e
+}
+
+func executedBy(r request, notSent bool) slots.Executed {
+	if notSent || r.method == http.MethodGet {
+		return slots.ExecutedNever
+	}
+	return slots.ExecutedMaybe
+}
+
+// call sends r and decodes the answer into v, which may be nil.
+func (c *Client) call(ctx context.Context, r request, v any) error {
+	answer, err := c.send(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer finish(answer.Body)
+	if v == nil {
+		return nil
+	}
+	text, err := readAnswer(answer.Body)
+	if err != nil {
+		return broken(ctx, err)
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return slots.Errorf(slots.KindInternal, "decode answer: %w", err)
+	}
+	return nil
+}
+
+// readAnswer reads a whole answer.
+func readAnswer(r io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxAnswer+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxAnswer {
+		return nil, fmt.Errorf("answer is larger than %d bytes", maxAnswer)
+	}
+	return text, nil
+}
+
+// broken is the error of an answer that ended too early.
+func broken(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("read answer: %w", context.Cause(ctx))
+	}
+	return slots.Errorf(slots.KindContainerUnreachable, "read answer: %w", err)
+}
+
+// finish reads what is left of a body, if that is little, so that its
+// connection serves the next request.
+func finish(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, maxDrain) // an error ends the connection, which is all it can do
+	_ = body.Close()
+}
+
+// checked turns an answer above 399 into its error and finishes it.
+func checked(answer *http.Response) error {
+	if answer.StatusCode < 400 {
+		return nil
+	}
+	defer finish(answer.Body)
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	if err != nil {
+		text = nil // the status says enough
+	}
+	return refusal(answer.StatusCode, text)
+}
+
+// kinds is the table of slots.Kind backwards, for answers that name none.
+var kinds = map[int]slots.Kind{
+	http.StatusBadRequest: slots.KindBadRequest, http.StatusUnauthorized: slots.KindUnauthorized,
+	http.StatusForbidden: slots.KindDenied, http.StatusNotFound: slots.KindNotFound,
+	http.StatusConflict: slots.KindConflict, http.StatusPreconditionFailed: slots.KindConflict,
+	http.StatusRequestEntityTooLarge: slots.KindTooLarge, http.StatusTooManyRequests: slots.KindPoolExhausted,
+	http.StatusBadGateway: slots.KindContainerUnreachable, http.StatusServiceUnavailable: slots.KindContainerUnreachable,
+	http.StatusGatewayTimeout: slots.KindContainerUnreachable, http.StatusInternalServerError: slots.KindInternal,
+}
+
+// refusal is the error that an answer carries in any of its forms.
+func refusal(status int, text []byte) error {
+	var ours api.ErrorAnswer
+	if json.Unmarshal(text, &ours) == nil && ours.Error.Kind != "" {
+		return ours.Err()
+	}
+	var artifact api.ArtifactFailure
+	if json.Unmarshal(text, &artifact) == nil && artifact.ErrorKind != "" {
+		return artifact.Err()
+	}
+	var result api.Result
+	if json.Unmarshal(text, &result) == nil && result.Err() != nil {
+		return result.Err()
+	}
+	kind, known := kinds[status]
+	switch {
+	case known:
+	case status >= 500:
+		kind = slots.KindInternal
+	default:
+		kind = slots.KindBadRequest
+	}
+	return slots.Errorf(kind, "container answered %d %s", status, http.StatusText(status))
+}

@@ -1,0 +1,290 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"berth/sandboxd/api"
+	"berth/slots"
+)
+
+// maxLine bounds one line of a streamed answer, in bytes.
+const maxLine = 128 << 20
+
+// Execute runs one call and waits for its result. The error tells that the
+// call could not be carried out; when the container said so, the result holds
+// it as well. It is sent again after a broken connection when it has an
+// ExecutionID.
+func (c *Client) Execute(ctx context.Context, call api.Call) (api.Result, error) {
+	r := request{method: http.MethodPost, path: "/execute", body: call, again: call.ExecutionID != ""}
+	var result api.Result
+	for tried := 0; ; tried++ {
+		err := c.call(ctx, r, &result)
+		if err == nil {
+			return result, result.Err()
+		}
+		// send has tried already what got no answer. Here it broke off.
+		if !r.again || !cut(err) || !c.pause(ctx, tried) {
+			return api.Result{}, err
+		}
+	}
+}
+
+// cut reports whether the error is that of a connection.
+func cut(err error) bool {
+	e, ok := errors.AsType[*slots.Error](err)
+	return ok && e.Kind == slots.KindContainerUnreachable
+}
+
+// named reports whether every call has an ExecutionID.
+func named(calls []api.Call) bool {
+	return !slices.ContainsFunc(calls, func(c api.Call) bool { return c.ExecutionID == "" })
+}
+
+// Batch runs the calls and waits for all results, which come in the order of
+// the calls. A result's own Err tells of a call that could not be carried
+// out. It is sent again after a broken connection when every call has an
+// ExecutionID.
+func (c *Client) Batch(ctx context.Context, calls []api.Call) ([]api.Result, error) {
+	if len(calls) == 0 {
+		return nil, nil
+	}
+	var results []api.Result
+	r := request{method: http.MethodPost, path: "/batch", body: calls, again: named(calls)}
+	if err := c.call(ctx, r, &results); err != nil {
+		return nil, err
+	}
+	if len(results) != len(calls) {
+		return nil, slots.Errorf(slots.KindInternal, "container answered %d calls with %d results", len(calls), len(results))
+	}
+	return results, nil
+}
+
+// BatchStream runs the calls and yields each result when it is ready; its
+// Index is the place of its call. After an error nothing more comes. When the
+// connection breaks and every call that is left has an ExecutionID, those are
+// sent again.
+func (c *Client) BatchStream(ctx context.Context, calls []api.Call) iter.Seq2[api.Result, error] {
+	return func(yield func(api.Result, error) bool) {
+		left := make([]int, len(calls)) // places of the calls without result
+		for i := range calls {
+			left[i] = i
+		}
+		for tried := 0; len(left) > 0; tried++ {
+			sent := make([]api.Call, len(left))
+			for i, place := range left {
+				sent[i] = calls[place]
+			}
+			before := len(left)
+			rest, stopped, err := c.batchOnce(ctx, sent, left, yield)
+			if stopped || err == nil && len(rest) == 0 {
+				return
+			}
+			if left = rest; len(left) < before {
+				tried = -1 // it goes forward
+			}
+			if err == nil {
+				err = slots.Errorf(slots.KindContainerUnreachable, "batch ended with %d results missing", len(left))
+			}
+			if !cut(err) || !named(sent) || !c.pause(ctx, max(tried, 0)) {
+				yield(api.Result{}, err)
+				return
+			}
+		}
+	}
+}
+
+// batchOnce sends the calls that stand at places of the whole batch, yields
+// what comes and returns the places that are left. stopped: the caller wants
+// no more.
+func (c *Client) batchOnce(ctx context.Context, sent []api.Call, places []int, yield func(api.Result, error) bool) (rest []int, stopped bool, err error) {
+	rest = slices.Clone(places)
+	answer, err := c.send(ctx, request{
+		method: http.MethodPost, path: "/batch", body: sent, again: named(sent), header: accepting(api.TypeNDJSON),
+	})
+	if err != nil {
+		return rest, false, err
+	}
+	defer func() { _ = answer.Body.Close() }() // a rest of it is nothing to wait for
+	for line, err := range lines(answer.Body) {
+		if err != nil {
+			return rest, false, broken(ctx, err)
+		}
+		var result api.Result
+		if err := json.Unmarshal(line, &result); err != nil {
+			return rest, false, slots.Errorf(slots.KindInternal, "decode result: %w", err)
+		}
+		if result.Index == nil || *result.Index < 0 || *result.Index >= len(places) {
+			return rest, false, slots.Errorf(slots.KindInternal, "container answered a call that was not sent")
+		}
+		place := places[*result.Index]
+		result.Index = &place
+		rest = slices.DeleteFunc(rest, func(p int) bool { return p == place })
+		if !yield(result, nil) {
+			return rest, true, nil
+		}
+	}
+	return rest, false, nil
+}
+
+func accepting(kind string) http.Header { return http.Header{"Accept": {kind}} }
+
+// lines yields the lines of a body that are not empty.
+func lines(body io.Reader) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		s := bufio.NewScanner(body)
+		s.Buffer(make([]byte, 0, 64<<10), maxLine)
+		for s.Scan() {
+			if len(s.Bytes()) > 0 && !yield(s.Bytes(), nil) {
+				return
+			}
+		}
+		if err := s.Err(); err != nil {
+			yield(nil, err)
+		}
+	}
+}
+
+// Offsets is how many bytes of each output stream were had.
+type Offsets struct{ Stdout, Stderr int64 }
+
+// Stream runs one call and yields its events while they happen: one start,
+// chunks and gaps, and the result as the last. A broken connection is taken up
+// again where it broke, so that no byte comes twice; that needs the start to
+// have come, or an ExecutionID. After an error nothing more comes. Leaving
+// the loop leaves an execution that has started running.
+func (c *Client) Stream(ctx context.Context, call api.Call) iter.Seq2[api.Event, error] {
+	return func(yield func(api.Event, error) bool) {
+		first := request{
+			method: http.MethodPost, path: "/execute", body: call,
+			header: accepting(api.TypeNDJSON), again: call.ExecutionID != "",
+		}
+		c.follow(ctx, first, Offsets{}, yield)
+	}
+}
+
+// Follow yields the events of an execution that was started before, from the
+// offsets on. It goes on like Stream.
+func (c *Client) Follow(ctx context.Context, executionID string, from Offsets) iter.Seq2[api.Event, error] {
+	return func(yield func(api.Event, error) bool) {
+		c.follow(ctx, resume(executionID, from), from, yield)
+	}
+}
+
+func resume(executionID string, from Offsets) request {
+	return request{
+		method: http.MethodGet, path: "/v1/executions/" + url.PathEscape(executionID) + "/stream",
+		header: accepting(api.TypeNDJSON), again: true,
+		query: url.Values{
+			"stdout_offset": {strconv.FormatInt(from.Stdout, 10)},
+			"stderr_offset": {strconv.FormatInt(from.Stderr, 10)},
+		},
+	}
+}
+
+// following is the state of one followed execution over its connections.
+type following struct {
+	id   string // of the execution; "" until its start
+	at   Offsets
+	done bool // the result was yielded, or the caller wants no more
+}
+
+// follow yields the events of r's answer and of as many resumptions as it
+// takes.
+func (c *Client) follow(ctx context.Context, r request, from Offsets, yield func(api.Event, error) bool) {
+	f := following{at: from}
+	for tried := 0; ; tried++ {
+		before := f.at
+		err := c.followOnce(ctx, r, &f, yield)
+		if f.done {
+			return
+		}
+		if f.id != "" {
+			r = resume(f.id, f.at)
+		}
+		if f.at != before {
+			tried = -1 // it goes forward
+		}
+		if !cut(err) || !r.again || !c.pause(ctx, max(tried, 0)) {
+			yield(api.Event{}, err)
+			return
+		}
+	}
+}
+
+func (c *Client) followOnce(ctx context.Context, r request, f *following, yield func(api.Event, error) bool) error {
+	answer, err := c.send(ctx, r)
+	if err != nil {
+		return err
+	}
+	if answer.Header.Get("Content-Type") != api.TypeNDJSON {
+		defer finish(answer.Body)
+		return f.refused(ctx, answer.Body, yield)
+	}
+	defer func() { _ = answer.Body.Close() }() // a rest of it is nothing to wait for
+	for line, err := range lines(answer.Body) {
+		if err != nil {
+			return broken(ctx, err)
+		}
+		var e api.Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return slots.Errorf(slots.KindInternal, "decode event: %w", err)
+		}
+		if !f.take(e) {
+			continue
+		}
+		f.done = !yield(e, nil) || e.Name == api.EventResult
+		if f.done {
+			return nil
+		}
+	}
+	return broken(ctx, io.ErrUnexpectedEOF)
+}
+
+// refused takes the answer to a call that never became a stream.
+func (f *following) refused(ctx context.Context, body io.Reader, yield func(api.Event, error) bool) error {
+	text, err := readAnswer(body)
+	if err != nil {
+		return broken(ctx, err)
+	}
+	var result api.Result
+	if err := json.Unmarshal(text, &result); err != nil {
+		return slots.Errorf(slots.KindInternal, "decode result: %w", err)
+	}
+	f.done = true
+	yield(api.Event{Name: api.EventResult, Result: &result}, nil)
+	return nil
+}
+
+// take notes an event; false for one that the caller does not get.
+func (f *following) take(e api.Event) bool {
+	advance := func(stream string, to int64) {
+		if stream == "stderr" {
+			f.at.Stderr = to
+			return
+		}
+		f.at.Stdout = to
+	}
+	switch e.Name {
+	case api.EventStart:
+		known := f.id != ""
+		f.id = e.Start.ExecutionID
+		return !known
+	case api.EventChunk:
+		advance(e.Chunk.Stream, e.Chunk.Offset+int64(len(e.Chunk.Bytes())))
+	case api.EventGap:
+		advance(e.Gap.Stream, e.Gap.To)
+	case api.EventPing:
+		return false
+	case api.EventResult:
+	}
+	return true
+}

@@ -1,0 +1,166 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"berth/sandboxd/api"
+	"berth/slots"
+)
+
+// executionAnswer is a Result, or an ExecutionState when State is not "".
+type executionAnswer struct {
+	State  string
+	Result api.Result
+}
+
+// UnmarshalJSON tells the two apart by the key "state".
+func (a *executionAnswer) UnmarshalJSON(b []byte) error {
+	var s api.ExecutionState
+	if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	if a.State = s.State; a.State != "" {
+		a.Result.ExecutionID = s.ExecutionID
+		return nil
+	}
+	return json.Unmarshal(b, &a.Result)
+}
+
+// Result returns the result of an execution. state is "" when it has ended,
+// else api.StateQueued or api.StateRunning, and the result holds its id only.
+// An execution that is not known, or no longer, is slots.KindNotFound.
+func (c *Client) Result(ctx context.Context, executionID string) (result api.Result, state string, err error) {
+	var a executionAnswer
+	err = c.call(ctx, request{method: http.MethodGet, path: executionPath(executionID), again: true}, &a)
+	return a.Result, a.State, err
+}
+
+// Cancel ends an execution and waits some seconds for its result; it returns
+// what Result does. To cancel twice is to cancel once.
+func (c *Client) Cancel(ctx context.Context, executionID string) (result api.Result, state string, err error) {
+	var a executionAnswer
+	err = c.call(ctx, request{method: http.MethodPost, path: executionPath(executionID) + "/cancel", again: true}, &a)
+	return a.Result, a.State, err
+}
+
+func executionPath(id string) string { return "/v1/executions/" + url.PathEscape(id) }
+
+// Output returns bytes of one output stream, "stdout" or "stderr", from the
+// offset on, as many as are there now and at most length. total is the length
+// of the stream so far. Bytes that are no longer kept are slots.KindNotFound.
+func (c *Client) Output(ctx context.Context, executionID, stream string, offset, length int64) (p []byte, total int64, err error) {
+	answer, err := c.send(ctx, request{
+		method: http.MethodGet, path: executionPath(executionID) + "/output", again: true,
+		query: url.Values{
+			"stream": {stream}, "offset": {strconv.FormatInt(offset, 10)}, "length": {strconv.FormatInt(length, 10)},
+		},
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	defer finish(answer.Body)
+	if p, err = io.ReadAll(answer.Body); err != nil {
+		return nil, 0, broken(ctx, err)
+	}
+	total, err = strconv.ParseInt(answer.Header.Get("Berth-Total"), 10, 64)
+	if err != nil {
+		return nil, 0, slots.Errorf(slots.KindInternal, "decode length of output: %w", err)
+	}
+	return p, total, nil
+}
+
+// Reset makes the slot pristine and returns the proof. The receipt is there
+// also when the error says that the slot could not be proven clean.
+func (c *Client) Reset(ctx context.Context, slotID string, token *uint64) (slots.Receipt, error) {
+	var answer api.ResetAnswer
+	r := request{method: http.MethodPost, path: "/reset", body: api.ResetRequest{SlotID: slotID, Token: token}}
+	if err := c.call(ctx, r, &answer); err != nil {
+		return slots.Receipt{}, err
+	}
+	if err := answer.Err(); err != nil {
+		return answer.Metadata.Receipt, err
+	}
+	return answer.Metadata.Receipt, nil
+}
+
+// Health asks how the container is. It needs no token.
+func (c *Client) Health(ctx context.Context) (api.Health, error) {
+	var h api.Health
+	err := c.call(ctx, request{method: http.MethodGet, path: "/health", again: true}, &h)
+	return h, err
+}
+
+// Slots lists the container's slots in the order of their numbers.
+func (c *Client) Slots(ctx context.Context) ([]api.Slot, error) {
+	var list api.Slots
+	err := c.call(ctx, request{method: http.MethodGet, path: "/slots", again: true}, &list)
+	return list.Slots, err
+}
+
+// Acquire leases the slot. A slot that is leased or busy is
+// slots.KindConflict.
+func (c *Client) Acquire(ctx context.Context, slotID string, want api.LeaseRequest) (slots.Lease, error) {
+	var lease slots.Lease
+	err := c.call(ctx, request{method: http.MethodPost, path: leasePath(slotID), body: want}, &lease)
+	return lease, err
+}
+
+// AcquireAny leases any free slot. When there is none, that is
+// slots.KindPoolExhausted.
+func (c *Client) AcquireAny(ctx context.Context, want api.LeaseRequest) (slots.Lease, error) {
+	var lease slots.Lease
+	err := c.call(ctx, request{method: http.MethodPost, path: "/v1/leases", body: want}, &lease)
+	return lease, err
+}
+
+// Renew makes the lease last longer. It is sent again after a broken
+// connection.
+func (c *Client) Renew(ctx context.Context, slotID string, want api.LeaseRenewal) (slots.Lease, error) {
+	var lease slots.Lease
+	err := c.call(ctx, request{method: http.MethodPut, path: leasePath(slotID), body: want, again: true}, &lease)
+	return lease, err
+}
+
+// Release ends the lease and returns the proof of the reset, nil when none was
+// asked for. It is sent again after a broken connection: releasing twice is
+// releasing once.
+func (c *Client) Release(ctx context.Context, slotID string, want api.LeaseRelease) (*slots.Receipt, error) {
+	var answer api.ReleaseAnswer
+	err := c.call(ctx, request{method: http.MethodDelete, path: leasePath(slotID), body: want, again: true}, &answer)
+	return answer.Reset, err
+}
+
+// Leases lists the leases that hold, in the order of the slots' numbers.
+func (c *Client) Leases(ctx context.Context) ([]slots.Lease, error) {
+	var list api.Leases
+	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/leases", again: true}, &list)
+	return list.Leases, err
+}
+
+func leasePath(slotID string) string { return "/v1/slots/" + url.PathEscape(slotID) + "/lease" }
+
+// ReadArtifact reads a file as text or base64.
+func (c *Client) ReadArtifact(ctx context.Context, want api.ReadRequest) (api.ReadAnswer, error) {
+	var answer api.ReadAnswer
+	err := c.call(ctx, request{method: http.MethodPost, path: "/artifacts/read", body: want, again: true}, &answer)
+	return answer, err
+}
+
+// ListArtifacts lists a directory.
+func (c *Client) ListArtifacts(ctx context.Context, want api.ListRequest) (api.ListAnswer, error) {
+	var answer api.ListAnswer
+	err := c.call(ctx, request{method: http.MethodPost, path: "/artifacts/list", body: want, again: true}, &answer)
+	return answer, err
+}
+
+// ArchiveArtifacts packs a file or tree into a tar.gz.
+func (c *Client) ArchiveArtifacts(ctx context.Context, want api.ArchiveRequest) (api.ArchiveAnswer, error) {
+	var answer api.ArchiveAnswer
+	err := c.call(ctx, request{method: http.MethodPost, path: "/artifacts/archive", body: want, again: true}, &answer)
+	return answer, err
+}

@@ -1,0 +1,123 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"berth/sandboxd/api"
+	"berth/slots"
+)
+
+// style is how a family of routes answers a request that it refuses.
+type style int
+
+const (
+	styleOurs      style = iota // api.ErrorAnswer
+	styleCall                   // api.Result with success false
+	styleArtifacts              // api.ArtifactFailure
+)
+
+// statusError is an error whose status is not the one of its kind.
+type statusError struct {
+	status int
+	err    *slots.Error
+}
+
+// Error returns the message.
+func (e *statusError) Error() string { return e.err.Message }
+
+// Unwrap returns the error that has a kind.
+func (e *statusError) Unwrap() error { return e.err }
+
+// status is the HTTP status for err.
+func status(err error) int {
+	if e, ok := errors.AsType[*statusError](err); ok {
+		return e.status
+	}
+	return slots.AsError(err).Kind.Status()
+}
+
+// The values of headers that every answer has, made once.
+var (
+	typeJSON = []string{"application/json"}
+	noStore  = []string{"no-store"}
+)
+
+// answer sends v as JSON, in one write where it fits.
+func (s *Server) answer(c echo.Context, code int, v any) error {
+	b := getBuffer()
+	defer putBuffer(b)
+	enc := json.NewEncoder(b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return slots.Errorf(slots.KindInternal, "encode answer: %w", err)
+	}
+	w := c.Response()
+	h := w.Header()
+	h[echo.HeaderContentType] = typeJSON
+	h[echo.HeaderContentLength] = []string{strconv.Itoa(b.Len())}
+	w.WriteHeader(code)
+	_, _ = w.Write(b.Bytes()) // the client is gone; nobody is left to be told
+	return nil
+}
+
+// refuse answers err in the family's style. Only an internal error is news
+// to an operator, so only that is logged; its text holds no request.
+func (s *Server) refuse(c echo.Context, st style, err error) {
+	if c.Response().Committed {
+		return
+	}
+	e, code := slots.AsError(err), status(err)
+	if errors.Is(err, context.Canceled) && c.Request().Context().Err() != nil {
+		e, code = slots.Errorf(slots.KindInterrupted, "request was cancelled"), slots.KindInterrupted.Status()
+	}
+	if e.Kind == slots.KindInternal {
+		s.logger.Error("request failed", "route", c.Path(), "error", e)
+	}
+	s.write(c, st, &statusError{code, e})
+}
+
+// write sends err in the family's style.
+func (s *Server) write(c echo.Context, st style, err error) {
+	e, code := slots.AsError(err), status(err)
+	if code == http.StatusUnauthorized {
+		c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
+	}
+	var body any
+	switch st {
+	case styleCall:
+		body = api.Refused("", e)
+	case styleArtifacts:
+		body = artifactFailure(e)
+	case styleOurs:
+		body = api.NewErrorAnswer(e)
+	}
+	if err := s.answer(c, code, body); err != nil {
+		s.logger.Error("answer failed", "route", c.Path(), "error", err)
+	}
+}
+
+// panicked puts a panic on record.
+func (s *Server) panicked(c echo.Context, p any) {
+	s.logger.Error("handler panicked", "route", c.Path(), "error", fmt.Sprint(p), "stack", string(debug.Stack()))
+}
+
+// styleOf is the style for a path that no route has.
+func styleOf(path string) style {
+	switch {
+	case strings.HasPrefix(path, "/artifacts/"):
+		return styleArtifacts
+	case path == "/execute", path == "/batch", path == "/reset":
+		return styleCall
+	default:
+		return styleOurs
+	}
+}

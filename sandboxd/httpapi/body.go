@@ -1,0 +1,221 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"berth/slots"
+)
+
+// keptBuffer is the largest buffer that is kept for the next request.
+const keptBuffer = 1 << 20
+
+// buffers holds *bytes.Buffer for bodies and answers.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+func getBuffer() *bytes.Buffer {
+	b, ok := buffers.Get().(*bytes.Buffer)
+	if !ok {
+		return new(bytes.Buffer)
+	}
+	b.Reset()
+	return b
+}
+
+func putBuffer(b *bytes.Buffer) {
+	if b.Cap() <= keptBuffer {
+		buffers.Put(b)
+	}
+}
+
+// errInvalidJSON is the reference's answer to a body that is not the JSON it
+// has to be.
+var errInvalidJSON = slots.Errorf(slots.KindBadRequest, "Invalid JSON")
+
+// patientReader reads a body and fails when nothing comes for stall. Its
+// deadline never outlives the body: the server waits on the same connection
+// for the client to go away.
+type patientReader struct {
+	body  io.Reader
+	conn  *conn // nil: no deadline can be set
+	stall time.Duration
+	armed time.Time
+}
+
+// Read reads from the body.
+func (r *patientReader) Read(p []byte) (int, error) {
+	if r.conn == nil {
+		return r.body.Read(p)
+	}
+	if now := time.Now(); now.Sub(r.armed) > r.stall/10 {
+		if err := r.conn.SetReadDeadline(now.Add(r.stall)); err != nil {
+			return 0, err
+		}
+		r.armed = now
+	}
+	n, err := r.body.Read(p)
+	if err != nil {
+		r.disarm()
+	}
+	return n, err
+}
+
+// disarm takes the deadline away. It has to be called when the body is not
+// read to its end.
+func (r *patientReader) disarm() {
+	if r.conn != nil && !r.armed.IsZero() {
+		_ = r.conn.SetReadDeadline(time.Time{}) // a closed connection is found by the next read
+		r.armed = time.Time{}
+	}
+}
+
+// patient is the request's body under the server's stall limit.
+func (s *Server) patient(r *http.Request) *patientReader {
+	return &patientReader{body: r.Body, conn: connOf(r.Context()), stall: s.config.Stall}
+}
+
+// readBody reads the whole body into a buffer, which the caller gives back
+// with putBuffer.
+func (s *Server) readBody(c echo.Context) (*bytes.Buffer, error) {
+	r := c.Request()
+	most := s.config.MaxBody
+	if r.ContentLength > most {
+		return nil, tooLarge(most)
+	}
+	b := getBuffer()
+	if r.Body == nil || r.Body == http.NoBody {
+		return b, nil
+	}
+	if r.ContentLength > 0 {
+		// What is promised is not yet there: no more than a usual body is
+		// reserved before it came.
+		b.Grow(int(min(r.ContentLength, keptBuffer/2)) + bytes.MinRead)
+	}
+	in := s.patient(r)
+	defer in.disarm()
+	_, err := b.ReadFrom(io.LimitReader(in, most+1))
+	switch {
+	case err != nil:
+		putBuffer(b)
+		return nil, bodyError(err)
+	case int64(b.Len()) > most:
+		putBuffer(b)
+		return nil, tooLarge(most)
+	}
+	return b, nil
+}
+
+func tooLarge(most int64) error {
+	return slots.Errorf(slots.KindTooLarge, "request body is larger than %d bytes", most)
+}
+
+// bodyError names why a body could not be read.
+func bodyError(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &statusError{http.StatusRequestTimeout, slots.Errorf(slots.KindBadRequest, "request body came too slowly")}
+	}
+	return slots.Errorf(slots.KindBadRequest, "read request body: %w", err)
+}
+
+// isObject reports whether the text, which may be invalid, starts like a
+// JSON object.
+func isObject(text []byte) bool {
+	text = bytes.TrimLeft(text, " \t\r\n")
+	return len(text) > 0 && text[0] == '{'
+}
+
+// decodeLoose reads a JSON object and ignores the fields that v lacks.
+func decodeLoose(text []byte, v any) error {
+	if !isObject(text) {
+		return errInvalidJSON
+	}
+	return jsonError(json.Unmarshal(text, v))
+}
+
+// decodeStrict reads a JSON object and refuses the fields that v lacks.
+func decodeStrict(text []byte, v any) error {
+	if !isObject(text) {
+		return slots.Errorf(slots.KindBadRequest, "request body must be a JSON object")
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+			return slots.Errorf(slots.KindBadRequest, "unknown field %.80s", name)
+		}
+		return jsonError(err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errInvalidJSON
+	}
+	return nil
+}
+
+// jsonError turns what a decoder says into a sentence for the caller that
+// holds no names of our types.
+func jsonError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		name := wrong.Field
+		if name == "" {
+			name = "the body"
+		}
+		return slots.Errorf(slots.KindBadRequest, "%s must be %s", name, wanted(wrong))
+	}
+	return errInvalidJSON
+}
+
+// wanted names the JSON type that a field should have had.
+func wanted(e *json.UnmarshalTypeError) string {
+	word := e.Type.Kind().String()
+	switch {
+	case word == "string":
+		return "a string"
+	case word == "bool":
+		return "true or false"
+	case strings.HasPrefix(word, "uint"):
+		return "an integer not below 0"
+	case strings.HasPrefix(word, "int"):
+		return "an integer"
+	case strings.HasPrefix(word, "float"):
+		return "a number"
+	case word == "slice":
+		return "an array"
+	case word == "map", word == "struct":
+		return "an object"
+	default:
+		return fmt.Sprintf("of another type than %s", e.Value)
+	}
+}
+
+// readLoose reads the body as decodeLoose does.
+func (s *Server) readLoose(c echo.Context, v any) error {
+	b, err := s.readBody(c)
+	if err != nil {
+		return err
+	}
+	defer putBuffer(b)
+	return decodeLoose(b.Bytes(), v)
+}
+
+// readStrict reads the body as decodeStrict does.
+func (s *Server) readStrict(c echo.Context, v any) error {
+	b, err := s.readBody(c)
+	if err != nil {
+		return err
+	}
+	defer putBuffer(b)
+	return decodeStrict(b.Bytes(), v)
+}

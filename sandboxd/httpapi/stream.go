@@ -1,0 +1,299 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
+
+	"berth/sandboxd/api"
+	"berth/sandboxd/execution"
+	"berth/slots"
+	"berth/slots/process"
+)
+
+// The names of output streams.
+const (
+	streamStdout = "stdout"
+	streamStderr = "stderr"
+)
+
+const (
+	// chunkBytes is the most that one chunk carries.
+	chunkBytes = 32 << 10
+	// stragglers is how long output may stay silent after its execution has
+	// ended before it is taken for over. It only matters when somebody forgot
+	// to end it.
+	stragglers = time.Second
+)
+
+// stream answers with the execution's output from the offsets on while it is
+// written, and its result. Whatever happens, the last event is a result, and
+// there is one.
+func (s *Server) stream(c echo.Context, e *execution.Execution, m mode, from offsets) error {
+	out := s.newSink(c, m)
+	out.at = from
+	defer func() {
+		if p := recover(); p != nil {
+			s.panicked(c, p)
+			result := api.Refused(e.ID(), errPanic)
+			out.event(api.Event{Name: api.EventResult, Result: &result})
+			_ = out.flush() // nobody is left to be told
+		}
+	}()
+	out.event(api.Event{Name: api.EventStart, Start: &api.Start{ExecutionID: e.ID()}})
+	if err := out.flush(); err != nil {
+		// Waiting with a context that has ended tells a call that has not
+		// started that nobody wants it.
+		_, _ = e.Wait(ended())
+		return nil
+	}
+	if result, ok := s.follow(c.Request().Context(), e, out); ok {
+		out.event(api.Event{Name: api.EventResult, Result: &result})
+		_ = out.flush() // nobody is left to be told
+	}
+	return nil
+}
+
+// ended is a context that is over.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// follow sends the execution's output until it is over and returns the
+// result; false when the client is gone.
+func (s *Server) follow(ctx context.Context, e *execution.Execution, out *sink) (api.Result, bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	var working sync.WaitGroup
+	defer working.Wait()
+	defer cancel()
+
+	results := make(chan api.Result, 1)
+	working.Go(func() {
+		defer close(results)
+		if r, err := s.wait(ctx, e); err == nil {
+			results <- r
+		}
+	})
+	events := make(chan api.Event)
+	working.Go(func() {
+		defer close(events)
+		produce(ctx, e, out.at, events)
+	})
+
+	alive := time.NewTicker(s.config.KeepAlive)
+	defer alive.Stop()
+	var result *api.Result
+	var silence <-chan time.Time
+	for events != nil || result == nil {
+		select {
+		case ev, more := <-events:
+			if !more {
+				events = nil
+				continue
+			}
+			out.event(ev)
+			if silence != nil {
+				silence = time.After(stragglers)
+			}
+		case r, ok := <-results:
+			if !ok {
+				return api.Result{}, false
+			}
+			result, results = &r, nil
+			silence = time.After(stragglers)
+			continue
+		case <-silence:
+			events = nil
+			continue
+		case <-alive.C:
+			out.event(api.Event{Name: api.EventPing})
+		}
+		if out.flush() != nil {
+			return api.Result{}, false
+		}
+	}
+	return *result, true
+}
+
+// produce sends events for both output streams until both are over.
+func produce(ctx context.Context, e *execution.Execution, from offsets, events chan<- api.Event) {
+	select {
+	case <-e.Attached():
+	case <-e.Done():
+	case <-ctx.Done():
+		return
+	}
+	stdout, stderr := e.Outputs()
+	if stdout == nil || stderr == nil {
+		produceLost(ctx, e, from, events)
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() { produceStream(ctx, streamStdout, stdout, from.stdout, events) })
+	both.Go(func() { produceStream(ctx, streamStderr, stderr, from.stderr, events) })
+	both.Wait()
+}
+
+// produceLost tells of output that only its length is known of: the execution
+// is answered from the journal.
+func produceLost(ctx context.Context, e *execution.Execution, from offsets, events chan<- api.Event) {
+	select {
+	case <-e.Done():
+	case <-ctx.Done():
+		return
+	}
+	receipt := e.Result().Metadata.Receipt
+	if receipt == nil {
+		return
+	}
+	for _, gap := range []api.Gap{
+		{Stream: streamStdout, From: from.stdout, To: receipt.StdoutBytes},
+		{Stream: streamStderr, From: from.stderr, To: receipt.StderrBytes},
+	} {
+		if gap.From < gap.To {
+			send(ctx, events, api.Event{Name: api.EventGap, Gap: &gap})
+		}
+	}
+}
+
+// produceStream sends chunks of one stream. A code point whose bytes have not
+// all come is kept back until they have.
+func produceStream(ctx context.Context, name string, c *process.Capture, at int64, events chan<- api.Event) {
+	var held []byte
+	chunk := func(p []byte) bool {
+		ev := api.NewChunk(name, at, p)
+		at += int64(len(p))
+		return send(ctx, events, api.Event{Name: api.EventChunk, Chunk: &ev})
+	}
+	for {
+		p, err := c.Next(ctx, at+int64(len(held)), chunkBytes)
+		if err != nil && len(held) > 0 && ctx.Err() == nil {
+			if !chunk(held) {
+				return
+			}
+			held = nil
+		}
+		if gap, ok := errors.AsType[*process.GapError](err); ok && gap.To > at {
+			if !send(ctx, events, api.Event{Name: api.EventGap, Gap: &api.Gap{Stream: name, From: at, To: gap.To}}) {
+				return
+			}
+			at = gap.To
+			continue
+		}
+		if err != nil {
+			return
+		}
+		if len(held) > 0 {
+			p = append(held, p...)
+		}
+		n := whole(p)
+		held = p[n:]
+		if n > 0 && !chunk(p[:n]) {
+			return
+		}
+	}
+}
+
+func send(ctx context.Context, events chan<- api.Event, e api.Event) bool {
+	select {
+	case events <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// whole is the length of p without a code point that is cut off at its end.
+func whole(p []byte) int {
+	for i := len(p) - 1; i >= max(0, len(p)-utf8.UTFMax); i-- {
+		if utf8.RuneStart(p[i]) {
+			if utf8.FullRune(p[i:]) {
+				break
+			}
+			return i
+		}
+	}
+	return len(p)
+}
+
+// resume answers GET /v1/executions/{id}/stream.
+func (s *Server) resume(c echo.Context) error {
+	e, err := s.find(c)
+	if err != nil {
+		return err
+	}
+	from, err := resumeAt(c)
+	if err != nil {
+		return err
+	}
+	m := streamed(c.Request())
+	if m == plain {
+		m = eventStream
+	}
+	return s.stream(c, e, m, from)
+}
+
+// resumeAt reads where a stream goes on: from the query, else from the id of
+// the last event that the client has had.
+func resumeAt(c echo.Context) (offsets, error) {
+	var o offsets
+	if last := c.Request().Header.Get("Last-Event-ID"); last != "" {
+		stdout, stderr, _ := strings.Cut(last, ".")
+		var ok1, ok2 bool
+		o.stdout, ok1 = offset(stdout)
+		o.stderr, ok2 = offset(stderr)
+		if !ok1 || !ok2 {
+			return o, slots.Errorf(slots.KindBadRequest, "Last-Event-ID must be two offsets with a dot between them")
+		}
+	}
+	for name, at := range map[string]*int64{"stdout_offset": &o.stdout, "stderr_offset": &o.stderr} {
+		n, err := queryOffset(c, name, *at)
+		if err != nil {
+			return o, err
+		}
+		*at = n
+	}
+	return o, nil
+}
+
+// queryOffset reads a number of bytes from the query.
+func queryOffset(c echo.Context, name string, byDefault int64) (int64, error) {
+	text := c.QueryParam(name)
+	if text == "" {
+		return byDefault, nil
+	}
+	n, ok := offset(text)
+	if !ok {
+		return 0, slots.Errorf(slots.KindBadRequest, "%s must be an integer not below 0", name)
+	}
+	return n, nil
+}
+
+func offset(text string) (int64, bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil && n >= 0
+}
+
+// copyOutput copies [from, to) of a capture to w.
+func copyOutput(ctx context.Context, w io.Writer, c *process.Capture, from, to int64) error {
+	for from < to {
+		p, err := c.Next(ctx, from, int(min(to-from, chunkBytes)))
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write(p); err != nil {
+			return err
+		}
+		from += int64(len(p))
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package keeper
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"berth/sandboxd/api"
+	"berth/sandboxd/tool"
+	"berth/slots"
+	"berth/slots/process"
+	"berth/slots/sandbox"
+)
+
+// spillOpen bounds the opening of a spill file: the holder that opens it may
+// be stopped by its own slot.
+const spillOpen = 2 * time.Second
+
+// execute runs a job that has left the queue. What has changed since it was
+// queued is checked again.
+func (s *slot) execute(j *job) {
+	j.unhook()
+	start := time.Now()
+	s.mu.Lock()
+	err := s.record.Tenancy.Check(start, j.call.Token)
+	s.mu.Unlock()
+	if cause := context.Cause(j.exec.Context()); cause != nil {
+		err = cause
+	}
+	var result api.Result
+	if err == nil {
+		result, err = s.runTool(j)
+	}
+	s.mu.Lock()
+	s.running = nil
+	s.become(slots.StateAvailable)
+	s.mu.Unlock()
+	if err != nil {
+		s.k.refuse(s, j, err)
+		return
+	}
+	s.k.finish(s, j, result, start.Sub(j.queued))
+}
+
+// runTool runs the job's tool on the sandbox that the slot has now. Only the
+// runner changes it, so it stays the same meanwhile. The error is that the
+// execution could not be started.
+func (s *slot) runTool(j *job) (api.Result, error) {
+	ctx, stop := context.WithCancelCause(j.exec.Context())
+	defer stop(nil)
+	window := tool.Window(j.call.Args)
+	stdout, stdoutPath := s.capture(j, "stdout", window, stop)
+	stderr, stderrPath := s.capture(j, "stderr", window, stop)
+	j.exec.Attach(stdout, stderr)
+	if err := j.exec.Start(); err != nil {
+		return api.Result{}, fmt.Errorf("start execution: %w", err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, j.limit, sandbox.ErrTimedOut)
+	defer cancel()
+	result := s.invoke(ctx, j, tool.Call{
+		Args: j.call.Args, Stdout: stdout, Stderr: stderr,
+		Timeout: j.call.Timeout, Limit: j.limit, Isolation: s.k.cfg.Isolation,
+	})
+	addSpill(&result, "stdout_path", stdout, stdoutPath)
+	addSpill(&result, "stderr_path", stderr, stderrPath)
+	return result, nil
+}
+
+// invoke runs the tool. A tool that panics has a bug; its slot goes on.
+func (s *slot) invoke(ctx context.Context, j *job, c tool.Call) (r api.Result) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.k.log.Error("tool panicked", "slot", s.id, "execution", j.exec.ID(), "error", p, "stack", string(debug.Stack()))
+			r = api.Refused("", slots.Errorf(slots.KindInternal, "tool %s failed inside", j.tool.Name()))
+		}
+	}()
+	return j.tool.Run(ctx, s.sandbox, c)
+}
+
+// capture makes the capture of one stream. The path is that of its spill, in
+// the slot's view, once one was opened.
+func (s *slot) capture(j *job, stream string, window int, stop context.CancelCauseFunc) (*process.Capture, *string) {
+	path := new(string)
+	cfg := process.CaptureConfig{
+		Window: window, SpillMax: s.k.cfg.SpillMax, Limit: s.k.cfg.OutputLimit,
+		OnLimit: func() { stop(sandbox.ErrOutputLimited) },
+	}
+	box := s.sandbox
+	cfg.Spill = func() (process.Spill, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(j.exec.Context()), spillOpen)
+		defer cancel()
+		f, inSlot, err := box.OpenSpill(ctx, spillName(j.exec.ID())+"."+stream)
+		if err != nil {
+			return nil, err
+		}
+		*path = inSlot
+		return f, nil
+	}
+	return process.NewCapture(cfg), path
+}
+
+// addSpill says where the slot finds the whole of a long stream. The tool has
+// returned, so nobody writes the path any more.
+func addSpill(r *api.Result, key string, stream *process.Capture, path *string) {
+	if stream.Spilled() == 0 {
+		return
+	}
+	if r.Metadata.Details == nil {
+		r.Metadata.Details = map[string]any{}
+	}
+	r.Metadata.Details[key] = *path
+}
+
+// spillName makes a file name of an execution id, which a client may choose.
+func spillName(id string) string {
+	plain := id != "" && id[0] != '.' && len(id) <= 64
+	for i := range len(id) {
+		c := id[i]
+		plain = plain && (c == '-' || c == '.' || c == '_' ||
+			'0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z')
+	}
+	if plain {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:16])
+}

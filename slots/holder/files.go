@@ -1,0 +1,215 @@
+package holder
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// OpenFile makes a new file in the slot's output directory, as the slot, for
+// the agent to write. path is the slot's name of it.
+func (h *Holder) OpenFile(ctx context.Context, name string) (file *os.File, path string, err error) {
+	files, paths, err := h.open(ctx, holdRequest{What: "file", Name: name}, unix.S_IFREG, 1)
+	if err != nil {
+		return nil, "", err
+	}
+	return files[0], paths[0], nil
+}
+
+// OpenPipes makes two pipes with names in the slot and opens their read ends.
+// DropPipes removes the names.
+func (h *Holder) OpenPipes(ctx context.Context, name string) (files []*os.File, paths []string, err error) {
+	return h.open(ctx, holdRequest{What: "fifos", Name: name}, unix.S_IFIFO, 2)
+}
+
+// DropPipes removes the names that OpenPipes made.
+func (h *Holder) DropPipes(ctx context.Context, name string) error {
+	f, err := h.call(ctx, kindHold, encode(holdRequest{What: "drop", Name: name}))
+	closeAll(f.files)
+	return err
+}
+
+func (h *Holder) open(ctx context.Context, r holdRequest, wantType uint32, want int) ([]*os.File, []string, error) {
+	f, err := h.call(ctx, kindHold, encode(r))
+	if err != nil {
+		return nil, nil, fmt.Errorf("open %s: %w", r.What, err)
+	}
+	answer, err := decode[held](f.body)
+	if err == nil && answer.Error != nil {
+		err = &StageError{Stage: answer.Error.Stage, Errno: answer.Error.Errno, Text: answer.Error.Text}
+	}
+	if err == nil && (len(f.files) != want || len(answer.Paths) != want) {
+		err = fmt.Errorf("%w: %d files", errFrame, len(f.files))
+	}
+	for _, fd := range f.files {
+		if err == nil {
+			err = expectType(fd, wantType)
+		}
+	}
+	if err != nil {
+		closeAll(f.files)
+		return nil, nil, fmt.Errorf("open %s: %w", r.What, err)
+	}
+	out := make([]*os.File, len(f.files))
+	for i, fd := range f.files {
+		unix.SetNonblock(fd, true)
+		out[i] = os.NewFile(uintptr(fd), answer.Paths[i])
+	}
+	return out, answer.Paths, nil
+}
+
+// expectType refuses a descriptor that is not what was asked for: the agent
+// must not block in, or write to, whatever a hostile holder hands it.
+func expectType(fd int, want uint32) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("stat passed file: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != want {
+		return fmt.Errorf("%w: passed file has mode %#o", errFrame, st.Mode)
+	}
+	return nil
+}
+
+// shortInput is the most that travels inside a request.
+const shortInput = 32 << 10
+
+// Do runs a file operation as the slot: args and reply are JSON values, in
+// and out the operation's data, each of which may be nil. The context's end
+// cancels it. Errors of the operation come back typed as it made them.
+func (h *Holder) Do(ctx context.Context, name string, args, reply any, in io.Reader, out io.Writer) error {
+	request := opRequest{Name: name}
+	var err error
+	if request.Args, err = json.Marshal(args); err != nil {
+		return fmt.Errorf("encode arguments of %s: %w", name, err)
+	}
+	pipe, err := request.attach(in)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	var files []int
+	if pipe != nil {
+		files = []int{int(pipe.read.Fd())}
+	}
+	id := h.newID()
+	answer := h.register(id, 2) // a stream and a reply
+	defer h.forget(id)
+	err = h.conn.send(kindOp, id, encode(request), files...)
+	pipe.begin(in)
+	defer pipe.end()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %w", name, ErrGone, err)
+	}
+	stop := context.AfterFunc(ctx, func() { h.conn.send(kindCancel, id, nil) })
+	defer stop()
+	return h.finish(ctx, name, answer, reply, out)
+}
+
+func (h *Holder) finish(ctx context.Context, name string, answer chan frame, reply any, out io.Writer) error {
+	f, err := h.await(ctx, answer)
+	if err == nil && f.kind == kindStream {
+		if err = copyStream(f.files, out); err == nil {
+			f, err = h.await(ctx, answer)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	closeAll(f.files)
+	answered, err := decode[opReply](f.body)
+	if err != nil || f.kind != kindReply {
+		return fmt.Errorf("%s: %w: kind %d: %w", name, errFrame, f.kind, err)
+	}
+	if answered.Error != nil {
+		return answered.Error.Typed()
+	}
+	if out != nil && len(answered.Output) > 0 {
+		if _, err := out.Write(answered.Output); err != nil {
+			return fmt.Errorf("%s: write output: %w", name, err)
+		}
+	}
+	if reply == nil {
+		return nil
+	}
+	if err := json.Unmarshal(answered.Reply, reply); err != nil {
+		return fmt.Errorf("%s: %w: %w", name, errFrame, err)
+	}
+	return nil
+}
+
+// copyStream reads a passed pipe to its end.
+func copyStream(files []int, out io.Writer) error {
+	if len(files) != 1 {
+		closeAll(files)
+		return fmt.Errorf("%w: stream of %d files", errFrame, len(files))
+	}
+	if err := expectType(files[0], unix.S_IFIFO); err != nil {
+		closeAll(files)
+		return err
+	}
+	unix.SetNonblock(files[0], true)
+	stream := os.NewFile(uintptr(files[0]), "op-output")
+	defer stream.Close() // early, it ends the operation's next write
+	if out == nil {
+		out = io.Discard
+	}
+	if _, err := io.Copy(out, stream); err != nil {
+		return fmt.Errorf("copy output: %w", err)
+	}
+	return nil
+}
+
+// inputPipe feeds an operation that takes more than fits in its request.
+type inputPipe struct {
+	read, write *os.File
+	done        chan struct{}
+}
+
+// attach reads the beginning of in into the request, and makes a pipe when
+// there is more.
+func (r *opRequest) attach(in io.Reader) (*inputPipe, error) {
+	if in == nil {
+		return nil, nil
+	}
+	head := make([]byte, shortInput+1)
+	n, err := io.ReadFull(in, head)
+	if n <= shortInput && (err == io.EOF || err == io.ErrUnexpectedEOF) {
+		r.Inline = head[:n]
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read input: %w", err)
+	}
+	r.Inline, r.Piped = head[:n], true
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make input pipe: %w", err)
+	}
+	return &inputPipe{read: read, write: write, done: make(chan struct{})}, nil
+}
+
+// begin copies in to the pipe beside the operation.
+func (p *inputPipe) begin(in io.Reader) {
+	if p == nil {
+		return
+	}
+	p.read.Close()
+	go func() {
+		defer close(p.done)
+		defer p.write.Close()
+		io.Copy(p.write, in) // a short input shows in the operation's checks, an early end is its answer
+	}()
+}
+
+// end stops the copying and waits for it.
+func (p *inputPipe) end() {
+	if p == nil {
+		return
+	}
+	p.write.Close()
+	<-p.done
+}

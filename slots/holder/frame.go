@@ -1,0 +1,157 @@
+package holder
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"berth/slots/workspace"
+)
+
+// kind says what a frame means. Its values are the protocol between two
+// processes of one binary, so they need no stability.
+type kind byte
+
+const (
+	kindPlan kind = 1 + iota
+	kindSpawn
+	kindSweep
+	kindMark
+	kindOp
+	kindCancel
+	kindHold
+	kindReady
+	kindFailed
+	kindExited
+	kindRefused
+	kindSwept
+	kindStream
+	kindReply
+	kindHeld
+	kindGone
+	kindLast
+)
+
+const (
+	headerSize = 10       // kind, flags, id
+	maxInline  = 48 << 10 // larger bodies travel in an attached file
+	maxBody    = 96 << 20 // no body is larger, attached or not
+	maxFiles   = 8        // descriptors in one frame, the attached body included
+
+	flagAttached = 1 << 0 // the last descriptor holds the body
+)
+
+// frame is one message. files are owned by whoever holds the frame.
+type frame struct {
+	kind  kind
+	id    uint64
+	body  []byte
+	files []int
+}
+
+// errFrame is what a frame that cannot be read wraps.
+var errFrame = errors.New("malformed frame")
+
+// appendFrame encodes kind, id and an inline body.
+func appendFrame(dst []byte, k kind, flags byte, id uint64, body []byte) []byte {
+	dst = append(dst, byte(k), flags)
+	dst = binary.LittleEndian.AppendUint64(dst, id)
+	return append(dst, body...)
+}
+
+// parseFrame decodes a packet without its attached body. The body aliases b.
+func parseFrame(b []byte) (f frame, attached bool, err error) {
+	if len(b) < headerSize {
+		return frame{}, false, fmt.Errorf("%w: %d bytes", errFrame, len(b))
+	}
+	f.kind = kind(b[0])
+	if f.kind == 0 || f.kind >= kindLast {
+		return frame{}, false, fmt.Errorf("%w: kind %d", errFrame, b[0])
+	}
+	if b[1]&^flagAttached != 0 {
+		return frame{}, false, fmt.Errorf("%w: flags %#x", errFrame, b[1])
+	}
+	f.id = binary.LittleEndian.Uint64(b[2:])
+	f.body = b[headerSize:]
+	attached = b[1]&flagAttached != 0
+	if attached && len(f.body) != 0 {
+		return frame{}, false, fmt.Errorf("%w: both inline and attached", errFrame)
+	}
+	return f, attached, nil
+}
+
+// spawnRequest asks for one process. The frame carries its descriptors 0, 1,
+// 2, ... in order; without stdin they begin at 1.
+type spawnRequest struct {
+	Argv    []string `json:"argv"`
+	Env     []string `json:"env,omitempty"`
+	Cwd     string   `json:"cwd,omitempty"`
+	NoStdin bool     `json:"no_stdin,omitempty"`
+	Script  bool     `json:"script,omitempty"`  // the last descriptor is a script: keep it and append its path to argv
+	Confine []string `json:"confine,omitempty"` // words for the confine trampoline; nil: none
+	Keep    bool     `json:"keep,omitempty"`    // sweeps spare it and everything below it
+}
+
+// exitReport is the end of one process.
+type exitReport struct {
+	Status  uint32 `json:"status"` // as wait4 gives it
+	SpawnNS int64  `json:"spawn_ns"`
+	RunNS   int64  `json:"run_ns"`
+	CPUNS   int64  `json:"cpu_ns"`
+	MaxRSS  int64  `json:"max_rss"` // bytes
+	Alone   bool   `json:"alone"`   // nothing of it is left behind
+}
+
+// failure is an error on its way to the other process.
+type failure struct {
+	Stage string `json:"stage"`
+	Errno int    `json:"errno,omitempty"`
+	Text  string `json:"text"`
+}
+
+// sweepRequest asks to kill what is not kept, or, with Under set, what that
+// kept process started since it was marked.
+type sweepRequest struct {
+	Under uint64 `json:"under,omitempty"`
+	Drop  uint64 `json:"drop,omitempty"`  // keep this process no longer
+	UID   int    `json:"uid,omitempty"`   // for the spawner: everything that runs as this uid
+}
+
+// sweepReport says what a sweep met.
+type sweepReport struct {
+	Killed int `json:"killed"`
+	Left   int `json:"left"` // could not be killed in time
+}
+
+// opRequest asks for a file operation.
+type opRequest struct {
+	Name   string          `json:"name"`
+	Args   json.RawMessage `json:"args,omitempty"`
+	Inline []byte          `json:"inline,omitempty"` // the input, when it is short
+	Piped  bool            `json:"piped,omitempty"`  // the input is the frame's descriptor
+}
+
+// opReply ends a file operation.
+type opReply struct {
+	Reply  json.RawMessage      `json:"reply,omitempty"`
+	Error  *workspace.PathError `json:"error,omitempty"`
+	Output []byte               `json:"output,omitempty"` // the whole output, when it was short and no stream was opened
+}
+
+// encode never fails for the types above.
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("holder: encode %T: %v", v, err))
+	}
+	return b
+}
+
+func decode[T any](body []byte) (T, error) {
+	var v T
+	if err := json.Unmarshal(body, &v); err != nil {
+		return v, fmt.Errorf("%w: %w", errFrame, err)
+	}
+	return v, nil
+}

@@ -1,0 +1,299 @@
+package holder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Holder is the agent's half of one holder process.
+type Holder struct {
+	conn  *polledConn
+	pid   int
+	pidfd int
+	gone  <-chan struct{} // closed when the spawner has reaped it
+	done  chan struct{}   // closed when the connection has ended
+
+	mu      sync.Mutex // guards what follows; nothing is awaited under it
+	next    uint64
+	pending map[uint64]chan frame
+	err     error // why the connection has ended
+	closed  bool
+}
+
+func newHolder(conn *polledConn, pid, pidfd int, gone <-chan struct{}) *Holder {
+	return &Holder{conn: conn, pid: pid, pidfd: pidfd, gone: gone, done: make(chan struct{}), pending: map[uint64]chan frame{}}
+}
+
+// begin sends the plan and waits for the holder to be ready.
+func (h *Holder) begin(ctx context.Context, p *Plan) error {
+	answer := h.register(0, 1)
+	defer h.forget(0)
+	go h.read()
+	if err := h.conn.send(kindPlan, 0, encode(p)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	defer cancel()
+	f, err := h.await(ctx, answer)
+	if err != nil {
+		return err
+	}
+	if f.kind == kindReady {
+		return nil
+	}
+	return refusal(f.body)
+}
+
+// PID is the holder's process id in the agent's namespace.
+func (h *Holder) PID() int { return h.pid }
+
+// Done is closed when the holder no longer answers.
+func (h *Holder) Done() <-chan struct{} { return h.done }
+
+// Kill ends the holder at once, and with it, where it has a pid namespace,
+// every process of the slot. It does not wait.
+func (h *Holder) Kill() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		kill(h.pidfd)
+	}
+}
+
+// Close kills the holder and waits until it, and where it has a pid namespace
+// everything in it, is gone. The error is the context's.
+func (h *Holder) Close(ctx context.Context) error {
+	h.Kill()
+	h.conn.Close()
+	select {
+	case <-h.gone:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for holder %d to end: %w", h.pid, context.Cause(ctx))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.closed = true
+		unix.Close(h.pidfd)
+	}
+	return nil
+}
+
+// read routes what the holder sends until it ends, or breaks the protocol,
+// which ends it.
+func (h *Holder) read() {
+	for {
+		f, err := h.conn.receive()
+		if err != nil {
+			if errors.Is(err, errFrame) {
+				h.Kill()
+			}
+			h.mu.Lock()
+			h.err = err
+			h.mu.Unlock()
+			close(h.done)
+			return
+		}
+		h.route(f)
+	}
+}
+
+// route hands a frame to whoever waits for its id. What nobody waits for, or
+// comes more often than it may, is dropped.
+func (h *Holder) route(f frame) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	select {
+	case h.pending[f.id] <- f: // a nil channel is never ready
+	default:
+		closeAll(f.files)
+	}
+}
+
+// register makes room for the answers to a request.
+func (h *Holder) register(id uint64, room int) chan frame {
+	ch := make(chan frame, room)
+	h.mu.Lock()
+	h.pending[id] = ch
+	h.mu.Unlock()
+	return ch
+}
+
+func (h *Holder) newID() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.next++
+	return h.next
+}
+
+// forget stops waiting and closes what has come unasked.
+func (h *Holder) forget(id uint64) {
+	h.mu.Lock()
+	ch := h.pending[id]
+	delete(h.pending, id)
+	h.mu.Unlock()
+	for {
+		select {
+		case f := <-ch:
+			closeAll(f.files)
+		default:
+			return
+		}
+	}
+}
+
+func (h *Holder) await(ctx context.Context, answer chan frame) (frame, error) {
+	select {
+	case f := <-answer:
+		return f, nil
+	default:
+	}
+	select {
+	case f := <-answer:
+		return f, nil
+	case <-h.done:
+		select {
+		case f := <-answer: // it answered and then ended
+			return f, nil
+		default:
+			return frame{}, fmt.Errorf("holder: %w", ErrGone)
+		}
+	case <-ctx.Done():
+		return frame{}, context.Cause(ctx)
+	}
+}
+
+// Request asks a holder for one process.
+type Request struct {
+	Argv   []string
+	Env    []string
+	Cwd    string
+	Script []byte
+	// Files become the descriptors 0, 1, 2, ...; -1 as the first is an empty
+	// input. The caller keeps and closes them.
+	Files []int
+	// Confine are words for the confine trampoline, see ConfineMain.
+	Confine []string
+	// Keep has sweeps spare the process and what is below it.
+	Keep bool
+}
+
+// Process is one process that a holder has been asked for.
+type Process struct {
+	h      *Holder
+	id     uint64
+	answer chan frame
+}
+
+// Exit is the end of a process.
+type Exit struct {
+	Status unix.WaitStatus
+	Spawn  time.Duration // request received to program running, in the holder
+	Run    time.Duration // running to ended, in the holder
+	CPU    time.Duration // user and system, with waited-for children
+	MaxRSS int64         // bytes
+	Alone  bool          // nothing but kept processes is left behind
+}
+
+// Start asks for a process. It does not wait for it to run; what goes wrong
+// is told by Wait.
+func (h *Holder) Start(r Request) (*Process, error) {
+	body := spawnRequest{Argv: r.Argv, Env: r.Env, Cwd: r.Cwd, Confine: r.Confine, Keep: r.Keep}
+	fds := make([]int, 0, maxFiles)
+	for i, fd := range r.Files {
+		if fd < 0 && i == 0 {
+			body.NoStdin = true
+			continue
+		}
+		fds = append(fds, fd)
+	}
+	if r.Script != nil {
+		script, err := attach(r.Script)
+		if err != nil {
+			return nil, err
+		}
+		defer unix.Close(script)
+		fds = append(fds, script)
+		body.Script = true
+	}
+	p := &Process{h: h, id: h.newID()}
+	p.answer = h.register(p.id, 1)
+	if err := h.conn.send(kindSpawn, p.id, encode(body), fds...); err != nil {
+		h.forget(p.id)
+		return nil, fmt.Errorf("ask holder for a process: %w: %w", ErrGone, err)
+	}
+	return p, nil
+}
+
+// Wait returns how the process ended. It may be called again after the
+// context's end. The error wraps ErrGone when the holder has ended, and is a
+// *StageError when the process could not be started.
+func (p *Process) Wait(ctx context.Context) (Exit, error) {
+	f, err := p.h.await(ctx, p.answer)
+	if err != nil {
+		return Exit{}, err
+	}
+	p.h.forget(p.id)
+	if f.kind != kindExited {
+		return Exit{}, refusal(f.body)
+	}
+	r, err := decode[exitReport](f.body)
+	if err != nil {
+		return Exit{}, err
+	}
+	return Exit{
+		Status: unix.WaitStatus(r.Status),
+		Spawn:  time.Duration(max(0, r.SpawnNS)),
+		Run:    time.Duration(max(0, r.RunNS)),
+		CPU:    time.Duration(max(0, r.CPUNS)),
+		MaxRSS: max(0, r.MaxRSS),
+		Alone:  r.Alone,
+	}, nil
+}
+
+// Mark remembers what a kept process has running, for SweepUnder.
+func (p *Process) Mark() error { return p.h.conn.send(kindMark, p.id, nil) }
+
+// Sweep kills every process of the slot that is not kept. It returns how many
+// it killed and how many it could not.
+func (h *Holder) Sweep(ctx context.Context) (killed, left int, err error) {
+	return h.sweep(ctx, sweepRequest{})
+}
+
+// SweepUnder kills what a kept process has started since its Mark.
+func (p *Process) SweepUnder(ctx context.Context) (killed, left int, err error) {
+	return p.h.sweep(ctx, sweepRequest{Under: p.id})
+}
+
+// SweepAlso is Sweep for everything that is not kept and for this process.
+func (p *Process) SweepAlso(ctx context.Context) (killed, left int, err error) {
+	return p.h.sweep(ctx, sweepRequest{Drop: p.id})
+}
+
+// Abandon stops waiting for the process; it goes on.
+func (p *Process) Abandon() { p.h.forget(p.id) }
+
+func (h *Holder) sweep(ctx context.Context, r sweepRequest) (killed, left int, err error) {
+	f, err := h.call(ctx, kindSweep, encode(r))
+	if err != nil {
+		return 0, 0, fmt.Errorf("sweep: %w", err)
+	}
+	report, err := decode[sweepReport](f.body)
+	return report.Killed, report.Left, err
+}
+
+// call sends a request and awaits its one answer.
+func (h *Holder) call(ctx context.Context, k kind, body []byte, files ...int) (frame, error) {
+	id := h.newID()
+	answer := h.register(id, 1)
+	defer h.forget(id)
+	if err := h.conn.send(k, id, body, files...); err != nil {
+		return frame{}, fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return h.await(ctx, answer)
+}

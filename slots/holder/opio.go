@@ -1,0 +1,63 @@
+package holder
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// shortOutput is the most that an operation returns inside its reply.
+const shortOutput = 32 << 10
+
+// opOutput collects an operation's output while it is short, and turns into a
+// pipe to the agent once it is not.
+type opOutput struct {
+	server *server
+	id     uint64
+	short  []byte
+	pipe   *os.File
+}
+
+// Write keeps p or sends it on. The agent closing the pipe is an error, which
+// ends the operation.
+func (o *opOutput) Write(p []byte) (int, error) {
+	if o.pipe != nil {
+		return o.pipe.Write(p)
+	}
+	if len(o.short)+len(p) <= shortOutput {
+		o.short = append(o.short, p...)
+		return len(p), nil
+	}
+	if err := o.open(); err != nil {
+		return 0, err
+	}
+	if _, err := o.pipe.Write(o.short); err != nil {
+		return 0, err
+	}
+	o.short = nil
+	return o.pipe.Write(p)
+}
+
+func (o *opOutput) open() error {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return fmt.Errorf("make output pipe: %w", err)
+	}
+	err := o.server.conn.send(kindStream, o.id, nil, ends[0])
+	unix.Close(ends[0])
+	if err != nil {
+		unix.Close(ends[1])
+		return fmt.Errorf("pass output pipe: %w", err)
+	}
+	o.pipe = os.NewFile(uintptr(ends[1]), "op-output")
+	return nil
+}
+
+// Close ends the pipe, if there is one, before the reply is sent.
+func (o *opOutput) Close() error {
+	if o.pipe == nil {
+		return nil
+	}
+	return o.pipe.Close()
+}

@@ -1,0 +1,270 @@
+package holder
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"berth/slots/seccomp"
+)
+
+// stage names the step that failed; it crosses the socket as failure.Stage.
+type stageError struct {
+	stage string
+	err   error
+}
+
+func (e *stageError) Error() string { return e.stage + ": " + e.err.Error() }
+func (e *stageError) Unwrap() error { return e.err }
+
+func asFailure(err error) failure {
+	f := failure{Stage: "unknown", Text: err.Error()}
+	if s, ok := errors.AsType[*stageError](err); ok {
+		f.Stage = s.stage
+	}
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		f.Errno = int(errno)
+	}
+	return f
+}
+
+// setUp confines this process as the plan says. It runs once, in this order,
+// because each step needs something that a later one takes away.
+func setUp(p *Plan) error {
+	steps := []struct {
+		name string
+		do   func(*Plan) error
+	}{
+		// While /proc is still the container's and this process still dumpable:
+		// both are needed to write our own oom_score_adj.
+		{"oom_score_adj", setOOMScore},
+		// A subreaper collects what its descendants leave; with an own pid
+		// namespace the kernel gives PID 1 the same duty.
+		{"subreaper", setSubreaper},
+		// Needs CAP_SYS_ADMIN over the mount namespace; a process under
+		// Landlock may not mount, and after this the container's paths are gone.
+		{"root", setRoot},
+		{"loopback", setLoopback}, // CAP_NET_ADMIN over the network namespace
+		{"hostname", setHostname}, // CAP_SYS_ADMIN over the UTS namespace
+		{"session", setSession},
+		// Never raised, so no capability is needed; before the filter only to
+		// keep the filter's cost out of it.
+		{"rlimits", setRlimits},
+		// The bounding set needs CAP_SETPCAP and the ids CAP_SETUID and
+		// CAP_SETGID, so capabilities are emptied last of the three.
+		{"groups", dropGroups},
+		{"bounding set", dropBounding},
+		{"ids", setIDs},
+		{"capabilities", dropCapabilities},
+		// From here on nothing can be gained by exec; Landlock and seccomp of
+		// an unprivileged process insist on it.
+		{"no_new_privs", setNoNewPrivs},
+		{"landlock", setLandlock},
+		// Same-uid processes of the slot must not read or trace the holder.
+		// After the last write to our own /proc files.
+		{"dumpable", setUndumpable},
+		{"threads", makeThreads},
+		{"seccomp", setSeccomp}, // last: it denies most of the above
+	}
+	for _, s := range steps {
+		if err := s.do(p); err != nil {
+			return &stageError{s.name, err}
+		}
+	}
+	return nil
+}
+
+func setOOMScore(p *Plan) error {
+	if p.OOMScoreAdj == 0 {
+		return nil
+	}
+	err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(p.OOMScoreAdj)), 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // no /proc in this container: nothing to be done, and reported by the probe
+	}
+	return err
+}
+
+func setSubreaper(p *Plan) error {
+	if p.Namespaces.PID {
+		return nil
+	}
+	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+}
+
+func setRoot(p *Plan) error {
+	if p.View == nil {
+		return nil
+	}
+	if err := makeRoot(p); err != nil {
+		return err
+	}
+	return os.Chdir(p.Workspace)
+}
+
+func setLoopback(p *Plan) error {
+	if !p.Namespaces.Net {
+		return nil
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	ifreq, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	ifreq.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	err = unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifreq)
+	if errors.Is(err, unix.EPERM) {
+		return nil // root without CAP_NET_ADMIN: no loopback, which isolates more, not less
+	}
+	return err
+}
+
+func setHostname(p *Plan) error {
+	if !p.Namespaces.UTS {
+		return nil
+	}
+	return unix.Sethostname([]byte(p.Slot))
+}
+
+func setSession(*Plan) error {
+	if _, err := unix.Setsid(); err != nil && !errors.Is(err, unix.EPERM) {
+		return err // EPERM: we lead a group already
+	}
+	unix.Umask(0o022)
+	return nil
+}
+
+func setRlimits(p *Plan) error {
+	for _, want := range p.Rlimits {
+		var have syscall.Rlimit
+		if err := syscall.Getrlimit(want.Resource, &have); err != nil {
+			return fmt.Errorf("get rlimit %d: %w", want.Resource, err)
+		}
+		value := min(want.Value, have.Max)
+		// The syscall package's own Setrlimit: it also stops Go from restoring
+		// the container's RLIMIT_NOFILE in children.
+		if err := syscall.Setrlimit(want.Resource, &syscall.Rlimit{Cur: value, Max: value}); err != nil {
+			return fmt.Errorf("set rlimit %d to %d: %w", want.Resource, value, err)
+		}
+	}
+	return nil
+}
+
+func dropGroups(p *Plan) error {
+	err := syscall.Setgroups(nil)
+	if errors.Is(err, unix.EPERM) && (!p.IDs.Switch || p.Namespaces.User) {
+		return nil // an unprivileged user namespace denies setgroups; its groups map to nobody
+	}
+	return err
+}
+
+func dropBounding(p *Plan) error {
+	if !p.IDs.Switch {
+		return nil
+	}
+	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
+		if keepsCap(p, int(c)) {
+			continue
+		}
+		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
+		if errno == unix.EINVAL {
+			break // the kernel knows fewer
+		}
+		if errno != 0 {
+			return errno
+		}
+	}
+	return nil
+}
+
+func keepsCap(p *Plan, c int) bool {
+	for _, k := range p.IDs.Caps {
+		if k == c {
+			return true
+		}
+	}
+	return false
+}
+
+func setIDs(p *Plan) error {
+	if !p.IDs.Switch {
+		return nil
+	}
+	if err := syscall.Setresgid(p.IDs.GID, p.IDs.GID, p.IDs.GID); err != nil {
+		return fmt.Errorf("set gid %d: %w", p.IDs.GID, err)
+	}
+	if err := syscall.Setresuid(p.IDs.UID, p.IDs.UID, p.IDs.UID); err != nil {
+		return fmt.Errorf("set uid %d: %w", p.IDs.UID, err)
+	}
+	return nil
+}
+
+// dropCapabilities empties the ambient set, which a change of uid alone would
+// leave to a process that got its capabilities that way, and then the others.
+func dropCapabilities(p *Plan) error {
+	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
+	if errno != 0 && errno != unix.EINVAL {
+		return fmt.Errorf("clear ambient set: %w", errno)
+	}
+	return setCapabilities(p.IDs.Caps)
+}
+
+func setNoNewPrivs(p *Plan) error {
+	if !p.NoNewPrivs {
+		return nil
+	}
+	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func setUndumpable(*Plan) error {
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+}
+
+// makeThreads has the runtime make its threads now: a slot that has used up
+// its pids must not be able to make the holder's next one fail, which the
+// runtime answers by crashing.
+func makeThreads(p *Plan) error {
+	var ready, done sync.WaitGroup
+	release := make(chan struct{})
+	for range p.Threads {
+		ready.Add(1)
+		done.Go(func() {
+			runtime.LockOSThread()
+			ready.Done()
+			<-release
+			runtime.UnlockOSThread() // the thread goes back to the runtime's idle list
+		})
+	}
+	ready.Wait()
+	close(release)
+	done.Wait()
+	return nil
+}
+
+func setSeccomp(p *Plan) error {
+	if p.Seccomp == nil {
+		return nil
+	}
+	arch, err := seccomp.HostArch()
+	if err != nil {
+		return err
+	}
+	program, err := seccomp.Compile(seccomp.ForSlot(*p.Seccomp), arch)
+	if err != nil {
+		return fmt.Errorf("compile filter: %w", err)
+	}
+	return seccomp.Install(program)
+}

@@ -1,0 +1,191 @@
+package holder
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// spawn starts one process and registers it. It runs on the one goroutine
+// that reads requests, so starts keep the order of requests.
+func (s *server) spawn(f frame) {
+	began := time.Now()
+	defer closeAll(f.files)
+	request, err := decode[spawnRequest](f.body)
+	if err != nil {
+		s.refuse(f.id, &stageError{"request", err})
+		return
+	}
+	if request.Script {
+		if f.files, err = s.keepScript(f, &request); err != nil {
+			s.refuse(f.id, &stageError{"script", err})
+			return
+		}
+	}
+	path, attr, err := s.prepare(&request, f.files)
+	if err != nil {
+		s.refuse(f.id, err)
+		return
+	}
+
+	s.mu.Lock()
+	s.forking = true
+	s.mu.Unlock()
+	pid, err := syscall.ForkExec(path, request.Argv, attr)
+	running := time.Now()
+
+	s.mu.Lock()
+	s.forking = false
+	early, ended := s.early[pid]
+	clear(s.early)
+	p := &process{id: f.id, pid: pid, keep: request.Keep, started: running, spawn: running.Sub(began)}
+	if err == nil && !ended {
+		s.procs[pid] = p
+		if p.keep {
+			s.kept[p.id] = p
+		}
+	}
+	s.mu.Unlock()
+
+	if err != nil {
+		s.refuse(f.id, &stageError{"exec", fmt.Errorf("%s: %w", path, err)})
+		return
+	}
+	if ended {
+		s.report(p, early)
+		return
+	}
+	select {
+	case s.spawned <- struct{}{}:
+	default: // the reaper has been told already
+	}
+}
+
+func (s *server) refuse(id uint64, err error) {
+	s.conn.send(kindRefused, id, encode(asFailure(err)))
+}
+
+// prepare turns a request into the arguments of fork and exec.
+func (s *server) prepare(request *spawnRequest, files []int) (path string, attr *syscall.ProcAttr, err error) {
+	if len(request.Argv) == 0 {
+		return "", nil, &stageError{"request", fmt.Errorf("%w: no argv", errFrame)}
+	}
+	env := s.env
+	if len(request.Env) > 0 {
+		env = mergeEnv(s.env, request.Env)
+	}
+	if path, err = s.path.lookup(request.Argv[0], env, len(request.Env) > 0); err != nil {
+		return "", nil, &stageError{"lookup", err}
+	}
+	if len(request.Confine) > 0 {
+		words := append([]string{s.plan.Confine, "confine"}, request.Confine...)
+		request.Argv = append(append(words, "--", path), request.Argv...)
+		path = s.plan.Confine
+	}
+	attr = &syscall.ProcAttr{Env: env, Sys: &syscall.SysProcAttr{Setsid: true}}
+	if request.NoStdin {
+		attr.Files = append(attr.Files, uintptr(s.null))
+	}
+	for _, fd := range files {
+		attr.Files = append(attr.Files, uintptr(fd))
+	}
+	for len(attr.Files) < 3 {
+		attr.Files = append(attr.Files, uintptr(s.null))
+	}
+	attr.Dir = s.plan.Workspace
+	if request.Cwd != "" {
+		attr.Dir = request.Cwd
+		if !filepath.IsAbs(attr.Dir) {
+			attr.Dir = filepath.Join(s.plan.Workspace, attr.Dir)
+		}
+		// Asked ahead, because exec reports a bad directory and a bad program
+		// by the same error numbers.
+		if st, err := os.Stat(attr.Dir); err != nil {
+			return "", nil, &stageError{"cwd", err}
+		} else if !st.IsDir() {
+			return "", nil, &stageError{"cwd", &os.PathError{Op: "chdir", Path: attr.Dir, Err: syscall.ENOTDIR}}
+		}
+	}
+	return path, attr, nil
+}
+
+// keepScript copies the last descriptor's text to a file that the process can
+// read and appends its path to argv. It returns the other descriptors.
+func (s *server) keepScript(f frame, request *spawnRequest) ([]int, error) {
+	last := len(f.files) - 1
+	if last < 0 {
+		return f.files, fmt.Errorf("%w: no script", errFrame)
+	}
+	text := os.NewFile(uintptr(f.files[last]), "script")
+	defer text.Close()
+	path := filepath.Join(s.plan.Run, fmt.Sprintf("script-%d", f.id))
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return f.files[:last], err
+	}
+	defer out.Close()
+	if _, err := io.Copy(out, io.NewSectionReader(text, 0, maxBody)); err != nil {
+		return f.files[:last], err
+	}
+	request.Argv = append(request.Argv, path)
+	return f.files[:last], nil
+}
+
+// mergeEnv puts extra over env; the last of a name wins.
+func mergeEnv(env, extra []string) []string {
+	out := make([]string, 0, len(env)+len(extra))
+	at := make(map[string]int, len(env)+len(extra))
+	for _, list := range [][]string{env, extra} {
+		for _, kv := range list {
+			name, _, _ := strings.Cut(kv, "=")
+			if i, dup := at[name]; dup {
+				out[i] = kv
+				continue
+			}
+			at[name] = len(out)
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+// pathCache remembers where programs are for the slot's usual PATH.
+type pathCache map[string]string
+
+func (c *pathCache) lookup(name string, env []string, fresh bool) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	if path, ok := (*c)[name]; ok && !fresh {
+		return path, nil
+	}
+	for _, kv := range env {
+		list, ok := strings.CutPrefix(kv, "PATH=")
+		if !ok {
+			continue
+		}
+		for dir := range strings.SplitSeq(list, ":") {
+			path := filepath.Join("/", dir, name)
+			if unix.Access(path, unix.X_OK) != nil {
+				continue
+			}
+			if st, err := os.Stat(path); err != nil || st.IsDir() {
+				continue
+			}
+			if !fresh {
+				if *c == nil {
+					*c = pathCache{}
+				}
+				(*c)[name] = path
+			}
+			return path, nil
+		}
+	}
+	return "", &os.PathError{Op: "find", Path: name, Err: syscall.ENOENT}
+}

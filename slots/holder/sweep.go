@@ -1,0 +1,279 @@
+package holder
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	sweepDeadline = 3 * time.Second
+	sweepPause    = 5 * time.Millisecond
+)
+
+// Who belongs to whom: a kept process (the shell, a background command) is a
+// subreaper, so all that descends from it stays below it while it lives.
+// Every other process of the slot belongs to the one execution at work, or is
+// what it left behind. A sweep therefore kills all but the kept and theirs.
+
+func (s *server) answerSweep(f frame) {
+	request, err := decode[sweepRequest](f.body)
+	if err != nil {
+		s.conn.send(kindSwept, f.id, encode(sweepReport{}))
+		return
+	}
+	if request.Drop != 0 {
+		s.mu.Lock()
+		delete(s.kept, request.Drop)
+		s.mu.Unlock()
+	}
+	var r sweepReport
+	if request.Under != 0 {
+		r = s.sweep(func() ([]int, error) { return s.startedUnder(request.Under) })
+	} else {
+		r = s.sweep(s.unkept)
+	}
+	s.conn.send(kindSwept, f.id, encode(r))
+}
+
+// sweep kills what targets names until it names nothing, or the deadline
+// passes. New forks of the dying are met by the next round.
+func (s *server) sweep(targets func() ([]int, error)) sweepReport {
+	deadline := time.Now().Add(sweepDeadline)
+	s.mu.Lock()
+	before := s.gone
+	s.mu.Unlock()
+	var left []int
+	for {
+		s.mu.Lock()
+		changed := s.changed
+		s.mu.Unlock()
+		var err error
+		if left, err = targets(); err != nil {
+			// Without /proc nothing can be told apart: everything goes.
+			left = []int{-1}
+			if !hasChildren() {
+				left = nil
+			}
+		}
+		if len(left) == 0 || time.Now().After(deadline) {
+			break
+		}
+		for _, pid := range left {
+			unix.Kill(pid, unix.SIGKILL)
+		}
+		select {
+		case <-changed:
+		case <-time.After(sweepPause):
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sweepReport{Killed: s.gone - before, Left: len(left)}
+}
+
+// sweepAll ends every process of the slot, the kept ones too.
+func (s *server) sweepAll() {
+	s.mu.Lock()
+	clear(s.kept)
+	s.mu.Unlock()
+	s.sweep(s.unkept)
+}
+
+// unkept lists what an ordinary sweep kills. When nothing is kept and this
+// process can name "everyone but me", that is -1: one call that no fork can
+// slip through.
+func (s *server) unkept() ([]int, error) {
+	if !hasChildren() {
+		return nil, nil
+	}
+	s.mu.Lock()
+	spare := make(map[int]bool, len(s.kept))
+	for _, p := range s.kept {
+		spare[p.pid] = true
+	}
+	s.mu.Unlock()
+	if len(spare) == 0 && s.ownsEveryone() {
+		return []int{-1}, nil
+	}
+	return s.descend(os.Getpid(), spare)
+}
+
+// ownsEveryone reports whether kill(-1) reaches the slot's processes and
+// nobody else's.
+func (s *server) ownsEveryone() bool { return s.plan.Namespaces.PID || s.plan.IDs.Switch }
+
+// startedUnder lists the descendants of a kept process that were not there at
+// its last mark.
+func (s *server) startedUnder(id uint64) ([]int, error) {
+	s.mu.Lock()
+	p := s.kept[id]
+	s.mu.Unlock()
+	if p == nil {
+		return nil, nil
+	}
+	all, err := s.descend(p.pid, nil)
+	if err != nil {
+		return nil, err
+	}
+	var started []int
+	for _, pid := range all {
+		if at, there := p.mark[pid]; !there || at != s.startTime(pid) {
+			started = append(started, pid)
+		}
+	}
+	return started, nil
+}
+
+// markUnder remembers what a kept process has running now.
+func (s *server) markUnder(id uint64) {
+	s.mu.Lock()
+	p := s.kept[id]
+	s.mu.Unlock()
+	if p == nil {
+		return
+	}
+	all, err := s.descend(p.pid, nil)
+	if err != nil {
+		return
+	}
+	p.mark = make(map[int]uint64, len(all))
+	for _, pid := range all {
+		p.mark[pid] = s.startTime(pid)
+	}
+}
+
+// alone reports whether nothing but kept processes is left.
+func (s *server) alone() bool {
+	targets, err := s.unkept()
+	return err == nil && len(targets) == 0
+}
+
+// hasChildren asks the kernel without reaping anything.
+func hasChildren() bool {
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil
+		}
+	}
+}
+
+// descend lists all processes below pid, leaving out spared ones with what is
+// below them. It walks in the numbering of /proc and answers in our own.
+func (s *server) descend(pid int, spare map[int]bool) ([]int, error) {
+	top, err := s.procName(pid)
+	if err != nil {
+		return nil, err
+	}
+	var all []int
+	pending := []string{top}
+	for len(pending) > 0 {
+		next := pending[len(pending)-1]
+		pending = pending[:len(pending)-1]
+		found, err := children(next)
+		if err != nil && next == top {
+			return nil, err
+		}
+		for _, child := range found {
+			own := s.ownPID(child)
+			if own > 1 && !spare[own] {
+				all = append(all, own)
+				pending = append(pending, child)
+			}
+		}
+	}
+	return all, nil
+}
+
+// procName is the name below /proc of a process that we number pid.
+func (s *server) procName(pid int) (string, error) {
+	switch {
+	case pid == os.Getpid():
+		return "self", nil
+	case !s.foreignProc():
+		return strconv.Itoa(pid), nil
+	}
+	found, err := children("self")
+	if err != nil {
+		return "", err
+	}
+	for _, name := range found {
+		if s.ownPID(name) == pid {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("find process %d: %w", pid, os.ErrNotExist)
+}
+
+// children lists the direct children of a process by their names below /proc.
+func children(name string) ([]string, error) {
+	tasks, err := os.ReadDir("/proc/" + name + "/task")
+	if err != nil {
+		return nil, fmt.Errorf("list threads: %w", err)
+	}
+	var names []string
+	for _, t := range tasks {
+		text, err := os.ReadFile("/proc/" + name + "/task/" + t.Name() + "/children")
+		if errors.Is(err, os.ErrNotExist) && name != "self" {
+			continue // the thread has ended
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list children: %w", err)
+		}
+		names = append(names, strings.Fields(string(text))...)
+	}
+	return names, nil
+}
+
+// foreignProc reports whether /proc numbers processes as the container does.
+func (s *server) foreignProc() bool { return s.plan.View != nil && s.plan.View.Proc == "rbind" }
+
+// ownPID is our number of the process that /proc names so; 0 when it is gone.
+func (s *server) ownPID(name string) int {
+	if !s.foreignProc() {
+		pid, _ := strconv.Atoi(name)
+		return pid
+	}
+	text, err := os.ReadFile("/proc/" + name + "/status")
+	if err != nil {
+		return 0
+	}
+	_, line, _ := strings.Cut(string(text), "\nNSpid:")
+	line, _, _ = strings.Cut(line, "\n")
+	fields := strings.Fields(line)
+	if len(fields) == 0 {
+		return 0
+	}
+	pid, _ := strconv.Atoi(fields[len(fields)-1])
+	return pid
+}
+
+// startTime tells a process from a later one of the same number; 0 when it is
+// gone.
+func (s *server) startTime(pid int) uint64 {
+	name, err := s.procName(pid)
+	if err != nil {
+		return 0
+	}
+	text, err := os.ReadFile("/proc/" + name + "/stat")
+	if err != nil {
+		return 0
+	}
+	// The name stands in brackets and may hold anything; fields count from the
+	// last one.
+	_, rest, _ := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte(" "))
+	fields := bytes.Fields(rest)
+	const startField = 22 - 3
+	if len(fields) <= startField {
+		return 0
+	}
+	at, _ := strconv.ParseUint(string(fields[startField]), 10, 64)
+	return at
+}

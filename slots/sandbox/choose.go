@@ -1,0 +1,164 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/slots"
+	"berth/slots/holder"
+	"berth/slots/probe"
+)
+
+// choose tries the ladder until a mechanism holds, and judges it by a short
+// list of attacks from one throw-away slot on another.
+func (h *Host) choose(ctx context.Context) error {
+	var tried error
+	for _, m := range ladder(h.facts, h.config.Attempt) {
+		axes, weak, err := h.try(ctx, m)
+		if err != nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("probe isolation: %w", context.Cause(ctx))
+			}
+			h.attempts = append(h.attempts, refused(m, err))
+			tried = errors.Join(tried, fmt.Errorf("%s: %w", m.name, err))
+			continue
+		}
+		h.how = m
+		h.isolated = slots.NewIsolation(axes)
+		h.isolated.Weak = weak
+		h.attempts = append(h.attempts, Attempt{Mechanism: m.name, Level: h.isolated.Level})
+		return nil
+	}
+	return fmt.Errorf("probe isolation: nothing works: %w", tried)
+}
+
+// try makes two instances with the mechanism and has one attack the other.
+func (h *Host) try(ctx context.Context, m mechanism) (slots.Axes, []string, error) {
+	attacker, err := h.newInstance(ctx, m)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer h.discardProbe(attacker)
+	if err := attacker.works(ctx); err != nil {
+		return nil, nil, err
+	}
+	victim, err := h.newInstance(ctx, m)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer h.discardProbe(victim)
+	targets, done, err := h.targets(victim)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	results, err := attacker.attack(ctx, targets)
+	if err != nil {
+		return nil, nil, err
+	}
+	h.attacks = results
+	axes, weak := probe.Judge(m.axes(h), results, m.namespaces)
+	return axes, weak, nil
+}
+
+// discardProbe ends a throw-away instance behind the start's back.
+func (h *Host) discardProbe(i *instance) {
+	h.disposal.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), closeDeadline)
+		defer cancel()
+		if i.dispose(ctx) == nil {
+			h.layout.emptyTrash(ctx)
+		}
+	})
+}
+
+// works runs the simplest command, so that a view without a shell, or a
+// workspace that its slot cannot reach, fails here and not under a client.
+func (i *instance) works(ctx context.Context) error {
+	if err := i.holder.Do(ctx, "stat", map[string]string{"path": "."}, nil, nil, nil); err != nil {
+		return &holder.StageError{Stage: "workspace", Text: err.Error()}
+	}
+	return nil
+}
+
+// targets prepares what the attacker is to reach for: a file and a socket of
+// the victim, a file of the agent's.
+func (h *Host) targets(victim *instance) (t probe.Targets, done func(), err error) {
+	secret := rand.Text()
+	t = probe.Targets{
+		NeighbourFile: victim.dir("workspace", "secret"), NeighbourPID: victim.holder.PID(),
+		AgentPID: os.Getpid(), AgentFile: h.layout.path("secret"), Abstract: "berth-" + secret[:12], Secret: secret,
+		OwnPIDs: victim.how.namespaces, OwnProc: victim.how.namespaces && victim.how.proc != "rbind",
+	}
+	if h.config.AgentPort != 0 {
+		t.AgentAddress = net.JoinHostPort("127.0.0.1", strconv.Itoa(h.config.AgentPort))
+	}
+	if err := os.WriteFile(t.AgentFile, []byte(secret), 0o600); err != nil {
+		return t, nil, fmt.Errorf("prepare attack: %w", err)
+	}
+	if err := os.WriteFile(t.NeighbourFile, []byte(secret), 0o600); err != nil {
+		return t, nil, fmt.Errorf("prepare attack: %w", err)
+	}
+	if victim.how.ids {
+		if err := os.Chown(t.NeighbourFile, victim.uid, victim.uid); err != nil {
+			return t, nil, fmt.Errorf("prepare attack: %w", err)
+		}
+	}
+	// Held by the agent, in the container's network namespace: if a slot can
+	// reach this one it can reach a neighbour's as well.
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@" + t.Abstract, Net: "unix"})
+	if err != nil {
+		return t, nil, fmt.Errorf("prepare attack: %w", err)
+	}
+	return t, func() { listener.Close(); os.Remove(t.AgentFile) }, nil
+}
+
+const attackDeadline = 5 * time.Second
+
+// attack runs the list inside the instance.
+func (i *instance) attack(ctx context.Context, t probe.Targets) ([]probe.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, attackDeadline)
+	defer cancel()
+	text, err := json.Marshal(t)
+	if err != nil {
+		return nil, fmt.Errorf("prepare attack: %w", err)
+	}
+	var out, problems bytes.Buffer
+	exit, err := i.run(ctx, Command{
+		Argv: []string{i.plan.Confine, "attack"}, Stdin: bytes.NewReader(text), Stdout: &out, Stderr: &problems,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("run attack: %w", err)
+	}
+	var results []probe.Result
+	if err := json.Unmarshal(out.Bytes(), &results); err != nil || exit.Code != 0 {
+		return nil, &holder.StageError{Stage: "attack", Text: fmt.Sprintf("exit %d, %q, %q", exit.Code, out.String(), problems.String())}
+	}
+	return results, nil
+}
+
+// Unreachable reports why slots with a uid of their own could not get at the
+// data directory: a parent that only its owner may search.
+func unreachable(dir string) error {
+	for at := filepath.Dir(dir); at != "/"; at = filepath.Dir(at) {
+		st, err := os.Stat(at)
+		if err != nil {
+			return err
+		}
+		if st.Mode().Perm()&0o001 == 0 {
+			return &os.PathError{Op: "search", Path: at, Err: unix.EACCES}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,324 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/slots"
+	"berth/slots/cgroup"
+	"berth/slots/holder"
+	"berth/slots/seccomp"
+)
+
+// instance is one sandbox's substance between two resets: its files, its
+// holder, its cgroup and its uid. A spare is an instance that no slot has yet.
+type instance struct {
+	host   *Host
+	how    mechanism
+	name   string
+	uid    int // of its files and, where there are uids, processes; 0 otherwise
+	plan   holder.Plan
+	group  *cgroup.Group // nil: none
+	holder *holder.Holder
+	born   time.Time
+
+	mu       sync.Mutex // guards oomKills
+	oomKills int64
+}
+
+// newInstance makes an empty one and waits until its holder is ready.
+func (h *Host) newInstance(ctx context.Context, m mechanism) (*instance, error) {
+	h.mu.Lock()
+	h.next++
+	i := &instance{host: h, how: m, name: fmt.Sprintf("%d-%d", os.Getpid(), h.next), born: time.Now()}
+	if m.ids {
+		i.uid = h.uids.take()
+	}
+	h.mu.Unlock()
+	err := i.makeFiles()
+	if err == nil {
+		err = i.makePlan()
+	}
+	if err == nil && h.cgroups != nil {
+		i.group, err = h.cgroups.Create("slot-"+strconv.Itoa(h.next)+"-"+i.name, h.config.Limits)
+	}
+	if err == nil {
+		err = i.startHolder(ctx)
+	}
+	if err != nil {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeDeadline)
+		defer cancel()
+		return nil, errors.Join(err, i.dispose(clean))
+	}
+	return i, nil
+}
+
+func (i *instance) dir(parts ...string) string {
+	return i.host.layout.path(append([]string{"live", i.name}, parts...)...)
+}
+
+// makeFiles makes the instance's directories. Only what the slot may write is
+// the slot's; the directory that holds them stays the agent's.
+func (i *instance) makeFiles() error {
+	if err := os.Mkdir(i.dir(), 0o711); err != nil {
+		return fmt.Errorf("make sandbox directory: %w", err)
+	}
+	for name, mode := range map[string]os.FileMode{
+		"workspace": 0o755, "tmp": os.ModeSticky | 0o777, "vartmp": os.ModeSticky | 0o777, "run": 0o700, "run/output": 0o700,
+	} {
+		if err := os.MkdirAll(i.dir(name), 0o700); err != nil {
+			return fmt.Errorf("make sandbox directory: %w", err)
+		}
+		if err := os.Chmod(i.dir(name), mode); err != nil {
+			return fmt.Errorf("make sandbox directory: %w", err)
+		}
+		if !i.how.ids {
+			continue
+		}
+		if err := os.Chown(i.dir(name), i.uid, i.uid); err != nil {
+			return fmt.Errorf("give sandbox directory to its slot: %w", err)
+		}
+	}
+	if i.how.ids && !i.how.namespaces {
+		// Without a mount namespace permissions alone keep neighbours out.
+		for _, name := range []string{"workspace", "tmp", "vartmp"} {
+			if err := os.Chmod(i.dir(name), 0o700); err != nil {
+				return fmt.Errorf("close sandbox directory: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// makePlan decides what the holder does to itself.
+func (i *instance) makePlan() error {
+	h, m := i.host, i.how
+	p := &i.plan
+	*p = holder.Plan{
+		Slot: "slot", Dir: h.layout.dir, NoNewPrivs: m.confined, Threads: 6,
+		Workspace: i.dir("workspace"), Run: i.dir("run"), Output: i.dir("run", "output"), Confine: h.layout.path("view", "agent"),
+	}
+	if m.namespaces {
+		p.Namespaces = holder.Namespaces{User: m.userns, PID: true, Mount: true, IPC: true, UTS: true, Cgroup: true, Net: h.netns(m)}
+		p.Workspace, p.Run, p.Output, p.Confine = viewWorkspace, viewRun, viewRun+"/output", viewAgent
+		view, err := h.view(m, i.name)
+		if err != nil {
+			return err
+		}
+		p.View = view
+	}
+	i.planIDs(p)
+	if m.confined {
+		p.OOMScoreAdj = 1000
+		p.Rlimits = i.rlimits()
+		p.Seccomp = &seccomp.Options{SharedIPC: !m.namespaces, AllowPtrace: m.namespaces}
+		p.Landlock = i.landlock()
+	}
+	p.Env = i.environment()
+	return nil
+}
+
+func (i *instance) planIDs(p *holder.Plan) {
+	switch {
+	case i.how.userns:
+		outsideUID, outsideGID := i.uid, i.uid
+		if !i.how.ids {
+			outsideUID, outsideGID = os.Geteuid(), os.Getegid()
+		}
+		p.IDs = holder.IDs{
+			Switch: true, UID: insideID, GID: insideID,
+			Map: []holder.IDMap{{Inside: insideID, OutsideUID: outsideUID, OutsideGID: outsideGID, Size: 1}},
+		}
+	case i.how.ids:
+		p.IDs = holder.IDs{Switch: true, UID: i.uid, GID: i.uid}
+	}
+}
+
+// netns reports whether slots get a network namespace of their own.
+func (h *Host) netns(m mechanism) bool { return m.namespaces && !h.config.Network }
+
+func (i *instance) rlimits() []holder.Rlimit {
+	l := i.host.config.Limits
+	limits := []holder.Rlimit{
+		{Resource: unix.RLIMIT_CORE, Value: 0},
+		{Resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)},
+		{Resource: unix.RLIMIT_STACK, Value: uint64(l.StackBytes)},
+		{Resource: unix.RLIMIT_MEMLOCK, Value: uint64(l.LockedBytes)},
+		{Resource: unix.RLIMIT_SIGPENDING, Value: uint64(l.QueuedSignals)},
+		{Resource: unix.RLIMIT_MSGQUEUE, Value: uint64(l.MsgQueueBytes)},
+		{Resource: unix.RLIMIT_NICE, Value: 0},
+		{Resource: unix.RLIMIT_RTPRIO, Value: 0},
+	}
+	pids := uint64(l.Pids)
+	if !i.how.ids && !i.how.userns {
+		// Counted per uid, the agent's own threads and all slots together.
+		pids = pids*uint64(i.host.config.Slots) + 1024
+	}
+	limits = append(limits, holder.Rlimit{Resource: unix.RLIMIT_NPROC, Value: pids})
+	if l.FileBytes > 0 {
+		limits = append(limits, holder.Rlimit{Resource: unix.RLIMIT_FSIZE, Value: uint64(l.FileBytes)})
+	}
+	if l.AddressBytes > 0 {
+		limits = append(limits, holder.Rlimit{Resource: unix.RLIMIT_AS, Value: uint64(l.AddressBytes)})
+	}
+	return limits
+}
+
+func (i *instance) landlock() *holder.Landlock {
+	h := i.host
+	abi := h.facts.LandlockABI
+	l := &holder.Landlock{
+		ABI:      abi,
+		Files:    i.how.files,
+		Scope:    abi >= 6,
+		HidePort: h.hidesPort() && !h.netns(i.how),
+	}
+	if l.Files {
+		l.Read, l.ReadFiles = h.readable()
+		l.Write = []string{i.dir("workspace"), i.dir("tmp"), i.dir("run")}
+		l.ReadFiles = append(l.ReadFiles, i.plan.Confine)
+		for _, d := range devices {
+			l.Device = append(l.Device, "/dev/"+d)
+		}
+	}
+	if !l.Files && !l.Scope && !l.HidePort {
+		return nil
+	}
+	return l
+}
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// environment is all that a process of the slot finds; nothing of the agent's
+// own is in it.
+func (i *instance) environment() []string {
+	c := i.host.config
+	share := c.Limits.CPUs
+	if share == 0 {
+		share = c.CPUs / float64(c.Slots)
+	}
+	n := strconv.Itoa(max(1, int(math.Round(share))))
+	env := []string{
+		"PATH=" + defaultPath, "HOME=" + i.plan.Workspace, "USER=" + insideName, "LOGNAME=" + insideName,
+		"SHELL=/bin/bash", "LANG=C.UTF-8", "TERM=dumb", "PWD=" + i.plan.Workspace,
+	}
+	// Programs that count the machine's CPUs start too many threads for a slot.
+	for _, name := range []string{
+		"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "GOMAXPROCS",
+		"RAYON_NUM_THREADS", "CARGO_BUILD_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL",
+	} {
+		env = append(env, name+"="+n)
+	}
+	env = append(env, "MAKEFLAGS=-j"+n)
+	if !i.how.namespaces {
+		env = append(env, "TMPDIR="+i.dir("tmp"))
+	}
+	return append(env, c.Env...)
+}
+
+func (i *instance) startHolder(ctx context.Context) error {
+	spawner, err := i.host.liveSpawner(ctx)
+	if err != nil {
+		return err
+	}
+	i.holder, err = spawner.Spawn(ctx, i.plan, func(pid int) error {
+		if i.group == nil {
+			return nil
+		}
+		return i.group.Attach(pid)
+	})
+	return err
+}
+
+// oomed reports whether the kernel has killed a process of the instance for
+// want of memory since it was last asked.
+func (i *instance) oomed() bool {
+	if i.group == nil {
+		return false
+	}
+	n, err := i.group.OOMKills()
+	if err != nil {
+		return false // the receipt then lacks a reason, not the result
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	more := n > i.oomKills
+	i.oomKills = n
+	return more
+}
+
+// end kills every process of the instance and proves that none is left. The
+// checks are what a receipt says of it.
+func (i *instance) end(ctx context.Context) []slots.Check {
+	var checks []slots.Check
+	note := func(name string, err error) {
+		c := slots.Check{Name: name, OK: err == nil}
+		if err != nil {
+			c.Note = err.Error()
+		}
+		checks = append(checks, c)
+	}
+	if i.holder != nil {
+		note("holder ended", i.holder.Close(ctx))
+	}
+	if i.group != nil {
+		note("cgroup empty", i.group.Close(ctx))
+	}
+	if i.holder != nil && !i.how.namespaces {
+		note("no process left", i.sweepOutside(ctx))
+	}
+	return checks
+}
+
+// sweepOutside ends what outlived its holder where no pid namespace did it.
+func (i *instance) sweepOutside(ctx context.Context) error {
+	spawner, err := i.host.liveSpawner(ctx)
+	if err != nil {
+		return err
+	}
+	left, err := spawner.Sweep(ctx, i.uid)
+	if err != nil {
+		return err
+	}
+	if left > 0 {
+		return fmt.Errorf("%d processes could not be killed", left)
+	}
+	if i.how.ids {
+		return removeIPC(ctx, i.uid)
+	}
+	return nil
+}
+
+// dispose ends the instance and throws its files away. The uid is used again
+// only if nothing of it is left.
+func (i *instance) dispose(ctx context.Context) error {
+	var errs []error
+	for _, c := range i.end(ctx) {
+		if !c.OK {
+			errs = append(errs, errors.New(c.Name+": "+c.Note))
+		}
+	}
+	if err := i.host.layout.discard(i.name); err != nil {
+		errs = append(errs, err)
+	}
+	i.retire(len(errs) == 0)
+	return errors.Join(errs...)
+}
+
+// retire gives the uid back.
+func (i *instance) retire(clean bool) {
+	if !i.how.ids || !clean {
+		return
+	}
+	i.host.mu.Lock()
+	defer i.host.mu.Unlock()
+	i.host.uids.give(i.uid)
+}

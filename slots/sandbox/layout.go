@@ -1,0 +1,193 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"berth/slots/workspace"
+)
+
+// layout is where things lie below the data directory:
+//
+//	live/<instance>/{workspace,tmp,vartmp,run}   one sandbox's files, for its whole life
+//	slots/<slot> -> ../live/<instance>           whose files are the slot's now
+//	trash/<instance>                             of sandboxes that were, being deleted
+//	view/{agent,passwd,group}                    shown inside slots
+//	root/                                        where holders mount their root, each its own
+type layout struct{ dir string }
+
+func (l layout) path(parts ...string) string {
+	return filepath.Join(append([]string{l.dir}, parts...)...)
+}
+
+func (l layout) instance(name string) string { return l.path("live", name) }
+
+// prepare makes the directories and moves whatever an earlier agent left into
+// the trash. The data directory and those that lead to a workspace can be
+// searched but not listed: slots with a uid of their own pass through.
+func (l layout) prepare(exe string) error {
+	if err := os.MkdirAll(l.dir, 0o711); err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	for _, d := range []struct {
+		name string
+		mode os.FileMode
+	}{{"", 0o711}, {"live", 0o711}, {"slots", 0o711}, {"trash", 0o700}, {"view", 0o711}, {"root", 0o755}} {
+		at := l.path(d.name)
+		if err := os.MkdirAll(at, d.mode); err != nil {
+			return fmt.Errorf("make data directory: %w", err)
+		}
+		if err := os.Chmod(at, d.mode); err != nil {
+			return fmt.Errorf("make data directory: %w", err)
+		}
+	}
+	left, err := os.ReadDir(l.path("live"))
+	if err != nil {
+		return fmt.Errorf("read data directory: %w", err)
+	}
+	for _, e := range left {
+		if err := l.discard(e.Name()); err != nil {
+			return err
+		}
+	}
+	if err := l.provideAgent(exe); err != nil {
+		return fmt.Errorf("provide agent binary: %w", err)
+	}
+	return l.provideAccounts()
+}
+
+// discard moves an instance's files out of the way: constant time, whatever
+// they are.
+func (l layout) discard(name string) error {
+	to := l.path("trash", name)
+	err := os.Rename(l.instance(name), to)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("move files of %s to the trash: %w", name, err)
+	}
+	return nil
+}
+
+// emptyTrash deletes what was discarded. What cannot be deleted stays there,
+// outside every slot's sight, for the next start to try.
+func (l layout) emptyTrash(ctx context.Context) {
+	trash, err := os.Open(l.path("trash"))
+	if err != nil {
+		return
+	}
+	defer trash.Close()
+	names, err := trash.Readdirnames(-1)
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		workspace.RemoveAll(ctx, trash, name) //nolint:errcheck // see above
+	}
+}
+
+// point makes the slot's link name the instance, atomically.
+func (l layout) point(slot, instance string) error {
+	next := l.path("slots", "."+slot)
+	os.Remove(next)
+	if err := os.Symlink(filepath.Join("..", "live", instance), next); err != nil {
+		return fmt.Errorf("link slot to its files: %w", err)
+	}
+	if err := os.Rename(next, l.path("slots", slot)); err != nil {
+		return fmt.Errorf("link slot to its files: %w", err)
+	}
+	return nil
+}
+
+// provideAgent puts the agent's binary where slots may run it as the confine
+// trampoline, whatever the permissions on the way to the original.
+func (l layout) provideAgent(exe string) error {
+	at := l.path("view", "agent")
+	next := at + ".next"
+	os.Remove(next)
+	if err := os.Link(exe, next); err != nil {
+		if err := copyFile(exe, next); err != nil {
+			return err
+		}
+	}
+	return os.Rename(next, at)
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
+}
+
+// The id that a slot in a user namespace has, and its name.
+const (
+	insideID   = 1000
+	insideName = "slot"
+)
+
+// provideAccounts writes the container's passwd and group with a line for the
+// slot's own id, so that programs which ask for the user's name get one.
+func (l layout) provideAccounts() error {
+	for _, f := range []struct{ name, line string }{
+		{"passwd", fmt.Sprintf("%s:x:%d:%d:Berth slot:/workspace:/bin/bash\n", insideName, insideID, insideID)},
+		{"group", fmt.Sprintf("%s:x:%d:\n", insideName, insideID)},
+	} {
+		text, err := os.ReadFile("/etc/" + f.name)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("read accounts: %w", err)
+		}
+		if !strings.Contains("\n"+string(text), fmt.Sprintf(":x:%d:", insideID)) {
+			text = append([]byte(f.line), text...)
+		}
+		if err := os.WriteFile(l.path("view", f.name), text, 0o644); err != nil {
+			return fmt.Errorf("write accounts: %w", err)
+		}
+	}
+	return nil
+}
+
+// uidPool hands out uids. One is used by one sandbox at a time, and again
+// only when that sandbox is proven gone.
+type uidPool struct {
+	first int
+	used []bool
+}
+
+func (p *uidPool) take() int {
+	for i, used := range p.used {
+		if !used {
+			p.used[i] = true
+			return p.first + i
+		}
+	}
+	p.used = append(p.used, true)
+	return p.first + len(p.used) - 1
+}
+
+func (p *uidPool) give(uid int) {
+	if p.owns(uid) {
+		p.used[uid-p.first] = false
+	}
+}
+
+// maxUIDs bounds the range that counts as the slots'.
+const maxUIDs = 4096
+
+func (p *uidPool) owns(uid int) bool { return uid >= p.first && uid < p.first+maxUIDs }

@@ -1,0 +1,182 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"berth/slots"
+	"berth/slots/holder"
+	"berth/slots/probe"
+)
+
+// mechanism is one way to isolate slots: which kernel facilities stand in for
+// which axis. The ladder of mechanisms is tried strongest first.
+type mechanism struct {
+	name       string
+	namespaces bool   // pid, mount, ipc, uts, cgroup
+	userns     bool   // inside a user namespace
+	pivot      bool   // pivot_root; else MS_MOVE and chroot
+	proc       string // fresh, rbind, none; "shared" without a mount namespace
+	ids        bool   // a uid and gid per sandbox
+	files      bool   // Landlock on files
+	confined   bool   // no_new_privs, seccomp, rlimits
+}
+
+// ladder lists what to try on a machine with these facts, strongest first,
+// none above attempt.
+func ladder(f probe.Facts, attempt slots.Level) []mechanism {
+	var all []mechanism
+	admin := f.Can(unix.CAP_SYS_ADMIN)
+	if attempt >= slots.LevelNS {
+		ids := f.CanSwitch()
+		all = append(all, mechanism{name: "user namespace, fresh /proc", namespaces: true, userns: true, pivot: true, proc: "fresh", ids: ids, confined: true})
+		if admin && ids {
+			all = append(all,
+				mechanism{name: "namespaces of root, fresh /proc", namespaces: true, pivot: true, proc: "fresh", ids: true, confined: true},
+				mechanism{name: "namespaces of root, moved root", namespaces: true, proc: "fresh", ids: true, confined: true})
+		}
+		all = append(all,
+			mechanism{name: "user namespace, no /proc of its own", namespaces: true, userns: true, pivot: true, proc: "rbind", ids: ids, confined: true},
+			mechanism{name: "user namespace, moved root, no /proc of its own", namespaces: true, userns: true, proc: "rbind", ids: ids, confined: true},
+			mechanism{name: "user namespace, no /proc", namespaces: true, userns: true, pivot: true, proc: "none", ids: ids, confined: true})
+	}
+	if attempt >= slots.LevelUID && f.CanSwitch() {
+		if attempt >= slots.LevelUIDLandlock && f.LandlockABI > 0 {
+			all = append(all, mechanism{name: "uids and Landlock", ids: true, files: true, proc: "shared", confined: true})
+		}
+		all = append(all, mechanism{name: "uids", ids: true, proc: "shared", confined: true})
+	}
+	if attempt >= slots.LevelLandlock && f.LandlockABI > 0 {
+		all = append(all, mechanism{name: "Landlock", files: true, proc: "shared", confined: true})
+	}
+	if attempt >= slots.LevelBasic {
+		all = append(all, mechanism{name: "limits and filter", proc: "shared", confined: true})
+	}
+	return append(all, mechanism{name: "nothing", proc: "shared"})
+}
+
+// axes are what the mechanism claims before the attacks judge it.
+func (m mechanism) axes(h *Host) slots.Axes {
+	a := slots.Axes{slots.AxisKill: "walk", slots.AxisProcfs: m.proc, slots.AxisAgent: "hidden"}
+	switch {
+	case m.namespaces:
+		a[slots.AxisFS], a[slots.AxisProc], a[slots.AxisIPC], a[slots.AxisKill] = "mntns", "pidns", "ipcns", "pidns"
+	case m.ids && m.files:
+		a[slots.AxisFS], a[slots.AxisProc], a[slots.AxisIPC], a[slots.AxisKill] = "dac+landlock", "uid", "seccomp", "uid"
+	case m.ids:
+		a[slots.AxisFS], a[slots.AxisProc], a[slots.AxisIPC], a[slots.AxisKill] = "dac", "uid", "seccomp", "uid"
+	case m.files:
+		a[slots.AxisFS], a[slots.AxisProc], a[slots.AxisIPC] = "landlock", "nodump", "seccomp"
+		if h.facts.LandlockABI >= 6 {
+			a[slots.AxisProc] = "landlock-scope"
+		}
+	case m.confined:
+		a[slots.AxisAgent] = "signals-only"
+		a[slots.AxisIPC] = "seccomp"
+	default:
+		a[slots.AxisAgent] = "exposed"
+	}
+	if m.confined {
+		a[slots.AxisPids], a[slots.AxisMemory], a[slots.AxisSyscalls] = "rlimit", "rlimit", "denylist+no-nested-userns"
+		if h.config.Limits.AddressBytes == 0 {
+			a[slots.AxisMemory] = "none"
+		}
+	}
+	switch {
+	case h.netns(m):
+		a[slots.AxisNet] = "loopback-only"
+	case m.confined:
+		a[slots.AxisNet] = "host-minus-agent-port"
+	}
+	if h.cgroups != nil {
+		for _, c := range h.cgroups.Controllers() {
+			switch c {
+			case "memory":
+				a[slots.AxisMemory] = "cgroup"
+			case "pids":
+				a[slots.AxisPids] = "cgroup"
+			case "cpu":
+				a[slots.AxisCPU] = "cgroup"
+			}
+		}
+	}
+	if h.config.Limits.DiskBytes > 0 || h.config.Limits.DiskFiles > 0 {
+		a[slots.AxisDisk] = "watcher"
+	} else if h.config.Limits.FileBytes > 0 && m.confined {
+		a[slots.AxisDisk] = "fsize"
+	}
+	return a
+}
+
+// mend says how to get past a step that the machine refused.
+func mend(stage string, errno syscall.Errno) string {
+	switch {
+	case stage == "clone" && errno == unix.EPERM:
+		return `allow namespaces: docker security_opt "seccomp=<Berth's profile>", or sysctl kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0`
+	case stage == "clone" && (errno == unix.ENOSPC || errno == unix.EUSERS):
+		return "raise sysctl user.max_user_namespaces"
+	case stage == "root" && errno == unix.EACCES:
+		return `docker security_opt "apparmor=unconfined", or a profile that allows mount`
+	case stage == "root" && errno == unix.EPERM:
+		return "the container masks /proc or denies pivot_root; the next fallback is tried by itself"
+	case stage == "ids" || stage == "groups":
+		return "run as root, or with CAP_SETUID and CAP_SETGID"
+	case stage == "landlock":
+		return "a kernel with Landlock enabled (5.13 or newer, lsm=landlock,...)"
+	case stage == "seccomp":
+		return "a kernel with seccomp filters"
+	}
+	return ""
+}
+
+// Attempt is one mechanism that was tried at start.
+type Attempt struct {
+	Mechanism string      `json:"mechanism"`
+	Level     slots.Level `json:"level"` // what it reached; none when it did not start
+	Stage     string      `json:"stage,omitempty"`
+	Errno     string      `json:"errno,omitempty"`
+	Error     string      `json:"error,omitempty"`
+	Mend      string      `json:"mend,omitempty"`
+}
+
+func refused(m mechanism, err error) Attempt {
+	a := Attempt{Mechanism: m.name, Error: err.Error()}
+	if stage, ok := errors.AsType[*holder.StageError](err); ok {
+		a.Stage = stage.Stage
+		if stage.Errno != 0 {
+			a.Errno = unix.ErrnoName(syscall.Errno(stage.Errno))
+		}
+		a.Mend = mend(stage.Stage, syscall.Errno(stage.Errno))
+	}
+	return a
+}
+
+// UnmetError is a required isolation that this machine does not give.
+type UnmetError struct {
+	Required  slots.Requirement
+	Got       slots.Isolation
+	Shortfall []slots.Shortfall
+	Attempts  []Attempt
+}
+
+// Error names every axis with what was wanted and got, then what was tried
+// and how to mend it.
+func (e *UnmetError) Error() string {
+	text := fmt.Sprintf("isolation %s is required, this machine gives %s", e.Required, e.Got.Level)
+	for _, s := range e.Shortfall {
+		text += fmt.Sprintf("; axis %s: wanted %s, got %s", s.Axis, s.Wanted, s.Got)
+	}
+	for _, a := range e.Attempts {
+		if a.Error == "" {
+			continue
+		}
+		text += fmt.Sprintf("; tried %s: %s", a.Mechanism, a.Error)
+		if a.Mend != "" {
+			text += fmt.Sprintf(" (mend: %s)", a.Mend)
+		}
+	}
+	return text
+}

@@ -1,0 +1,117 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"berth/slots"
+)
+
+// Reset puts the spare in the sandbox's place and proves that nothing of the
+// last tenant is left: every process of it has ended, its cgroup is empty,
+// its files are out of sight, and what stands there now is new and empty. How
+// much was written does not matter: deleting happens behind. A receipt that
+// is not clean says which check failed; the slot must then not be used.
+func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
+	s.resetting.Lock()
+	defer s.resetting.Unlock()
+	began := time.Now()
+	next, err := s.takeSpare(ctx)
+	if err != nil {
+		return slots.Receipt{Generation: s.Generation()}, slots.Errorf(slots.KindResetFailed, "reset %s: %w", s.slot, err)
+	}
+	s.mu.Lock()
+	old := s.current
+	s.current = next
+	s.generation++
+	generation := s.generation
+	s.shell = nil
+	closed := s.closed
+	s.mu.Unlock()
+
+	receipt := slots.Receipt{Generation: generation}
+	check := func(name string, err error) {
+		c := slots.Check{Name: name, OK: err == nil}
+		if err != nil {
+			c.Note = err.Error()
+		}
+		receipt.Checks = append(receipt.Checks, c)
+	}
+	check("files replaced", s.host.layout.point(s.slot, next.name))
+	receipt.Checks = append(receipt.Checks, old.end(ctx)...)
+	check("files out of sight", s.host.layout.discard(old.name))
+	check("nothing mounted", old.unmounted())
+	check("files empty", next.empty())
+	check("holder answers", next.works(ctx))
+
+	receipt.Clean = true
+	for _, c := range receipt.Checks {
+		receipt.Clean = receipt.Clean && c.OK
+	}
+	old.retire(receipt.Clean)
+	if !closed {
+		s.makeSpare()
+	}
+	s.host.disposal.Go(func() { s.host.layout.emptyTrash(s.host.ctx) })
+	receipt.MS = float64(time.Since(began)) / float64(time.Millisecond)
+	return receipt, nil
+}
+
+// takeSpare waits for the spare, or makes one if that failed or its holder
+// has ended.
+func (s *Sandbox) takeSpare(ctx context.Context) (*instance, error) {
+	s.mu.Lock()
+	spare := s.spare
+	s.mu.Unlock()
+	select {
+	case i, ok := <-spare:
+		if !ok {
+			break
+		}
+		select {
+		case <-i.holder.Done():
+			if err := i.dispose(ctx); err != nil {
+				return nil, err
+			}
+		default:
+			return i, nil
+		}
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	return s.host.newInstance(ctx, s.host.how)
+}
+
+// unmounted proves that no mount of the instance shows in the agent's own
+// namespace.
+func (i *instance) unmounted() error {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if strings.Contains(string(text), i.dir()+"/") {
+		return fmt.Errorf("a mount below %s is visible", i.dir())
+	}
+	return nil
+}
+
+// empty proves that the instance's directories hold nothing yet.
+func (i *instance) empty() error {
+	for _, d := range []string{"workspace", "tmp", "vartmp", "run/output"} {
+		entries, err := os.ReadDir(i.dir(d))
+		if err != nil {
+			return err
+		}
+		if len(entries) > 0 {
+			return fmt.Errorf("%s holds %s", d, entries[0].Name())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,327 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/slots"
+	"berth/slots/holder"
+)
+
+// drain is how long output is awaited after a command has ended: something
+// that it left behind may hold the pipe for ever.
+const drain = 200 * time.Millisecond
+
+// killDeadline bounds how long a killed command is awaited before the whole
+// holder goes.
+const killDeadline = 5 * time.Second
+
+// run executes one command in the instance and waits for it and its output.
+func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
+	if ctx.Err() != nil {
+		return slots.Exit{}, slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
+	}
+	streams, err := openStreams(c)
+	if err != nil {
+		return slots.Exit{}, slots.Errorf(slots.KindInternal, "%w", err).WithExecuted(slots.ExecutedNever)
+	}
+	defer streams.end()
+	request := holder.Request{Argv: c.Argv, Env: c.Env, Cwd: c.Cwd, Script: c.Script, Files: streams.pass}
+	if request.Confine, err = i.confinement(c); err != nil {
+		return slots.Exit{}, err
+	}
+	request.Keep = c.Background
+	p, err := i.holder.Start(request)
+	streams.passed()
+	if err != nil {
+		return slots.Exit{}, i.translate(err)
+	}
+	exit, err := i.await(ctx, p, streams)
+	if err != nil {
+		return slots.Exit{}, i.translate(err)
+	}
+	leftover := i.settle(ctx, exit.Alone || c.Background, streams)
+	e := outcome(ctx, exit)
+	e.Leftover = leftover
+	if i.oomed() {
+		e.OOMKilled = true
+		if e.Outcome == slots.OutcomeSignaled && e.Signal == "SIGKILL" || e.Outcome == slots.OutcomeExited && e.Code == 137 {
+			e.Outcome = slots.OutcomeOOMKilled
+		}
+	}
+	return e, nil
+}
+
+// confinement lists what the command needs beyond the slot's own.
+func (i *instance) confinement(c Command) ([]string, error) {
+	var words []string
+	if c.NoNetwork && !i.plan.Namespaces.Net {
+		if i.plan.Seccomp == nil {
+			return nil, slots.Errorf(slots.KindUnavailable, "the network cannot be denied to one command at isolation level %s", i.host.isolated.Level)
+		}
+		words = append(words, holder.ConfineNoNetwork)
+	}
+	if c.Background {
+		words = append(words, holder.ConfineStay)
+	}
+	return words, nil
+}
+
+// await waits for the command's own process, and ends it when ctx ends.
+func (i *instance) await(ctx context.Context, p *holder.Process, s *streams) (holder.Exit, error) {
+	if s.status != nil {
+		if exit, ok := s.awaitStatus(ctx); ok {
+			p.Abandon()
+			return exit, nil
+		}
+	}
+	exit, err := p.Wait(ctx)
+	if err == nil || ctx.Err() == nil {
+		return exit, err
+	}
+	kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
+	defer cancel()
+	if _, _, err := p.SweepAlso(kill); err != nil && !errors.Is(err, holder.ErrGone) {
+		i.holder.Kill() // it no longer answers
+	}
+	exit, err = p.Wait(kill)
+	if err != nil && kill.Err() != nil {
+		i.holder.Kill()
+	}
+	return exit, err
+}
+
+// settle collects the output that is still to come and kills what the command
+// left behind, unless it is alone. It returns how many processes that were.
+func (i *instance) settle(ctx context.Context, alone bool, s *streams) (killed int) {
+	s.finish(drain)
+	if !alone {
+		sweep, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
+		defer cancel()
+		killed, _, _ = i.holder.Sweep(sweep) //nolint:errcheck // a holder that has ended took them along
+		s.finish(drain)
+	}
+	return killed
+}
+
+// outcome turns a wait status and the reason of a kill into an Exit.
+func outcome(ctx context.Context, x holder.Exit) slots.Exit {
+	e := slots.Exit{Outcome: slots.OutcomeExited, Code: x.Status.ExitStatus(), Spawn: x.Spawn, Duration: x.Run, CPU: x.CPU, MaxRSS: x.MaxRSS}
+	if x.Status.Signaled() {
+		e.Outcome, e.Signal, e.Code = slots.OutcomeSignaled, unix.SignalName(x.Status.Signal()), 128+int(x.Status.Signal())
+	}
+	if ctx.Err() == nil {
+		return e
+	}
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, ErrTimedOut):
+		e.Outcome, e.Code = slots.OutcomeTimedOut, -1
+	case errors.Is(cause, ErrOutputLimited):
+		e.Outcome = slots.OutcomeOutputLimited
+	case errors.Is(cause, ErrDiskLimited):
+		e.Outcome = slots.OutcomeDiskLimited
+	default:
+		e.Outcome = slots.OutcomeCancelled
+	}
+	return e
+}
+
+// translate gives a holder's error its kind.
+func (i *instance) translate(err error) error {
+	if stage, ok := errors.AsType[*holder.StageError](err); ok {
+		switch stage.Stage {
+		case "cwd":
+			return slots.Errorf(slots.KindBadRequest, "working directory: %w", err)
+		case "lookup":
+			return slots.Errorf(slots.KindNotFound, "%w", err)
+		case "exec", "script":
+			return slots.Errorf(slots.KindBadRequest, "start command: %w", err)
+		}
+		return slots.Errorf(slots.KindInternal, "%w", err)
+	}
+	if errors.Is(err, holder.ErrGone) {
+		return slots.Errorf(slots.KindSlotLost, "the slot's processes ended with its holder: %w", err)
+	}
+	return slots.Errorf(slots.KindInternal, "%w", err)
+}
+
+// streams are the pipes of one command.
+type streams struct {
+	pass   []int // the command's ends, by descriptor number
+	out    []*pump
+	stdin  *os.File // our end, while something feeds it
+	feed   sync.WaitGroup
+	status *os.File // where a command that stays reports; nil otherwise
+}
+
+// openStreams makes the pipes and starts to read the output.
+func openStreams(c Command) (_ *streams, err error) {
+	s := &streams{pass: []int{-1, -1, -1}}
+	defer func() {
+		if err != nil {
+			s.passed()
+			s.end()
+		}
+	}()
+	if c.Stdin != nil {
+		read, write, err := pipe()
+		if err != nil {
+			return nil, err
+		}
+		s.pass[0] = read
+		s.begin(write, c.Stdin)
+	}
+	for n, w := range []io.Writer{c.Stdout, c.Stderr} {
+		read, write, err := pipe()
+		if err != nil {
+			return nil, err
+		}
+		s.pass[1+n] = write
+		s.out = append(s.out, startPump(read, w))
+	}
+	if c.Background {
+		read, write, err := pipe()
+		if err != nil {
+			return nil, err
+		}
+		unix.SetNonblock(read, true) //nolint:errcheck // of our own pipe
+		s.pass, s.status = append(s.pass, write), os.NewFile(uintptr(read), "status")
+	}
+	return s, nil
+}
+
+// pipe makes one whose ends block, as the command expects of its own. Ours is
+// set not to before os.NewFile puts it into the poller.
+func pipe() (read, write int, err error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return 0, 0, fmt.Errorf("make pipe: %w", err)
+	}
+	return ends[0], ends[1], nil
+}
+
+// passed closes our copies of the command's ends.
+func (s *streams) passed() {
+	for i, fd := range s.pass {
+		if fd >= 0 {
+			unix.Close(fd)
+			s.pass[i] = -1
+		}
+	}
+}
+
+// begin feeds the input beside the command. What fits into the pipe needs no
+// goroutine.
+func (s *streams) begin(write int, in io.Reader) {
+	if r, ok := in.(interface{ Len() int }); ok && r.Len() <= pipeSize {
+		defer unix.Close(write)
+		text, err := io.ReadAll(in)
+		if err == nil && len(text) > 0 {
+			unix.Write(write, text) //nolint:errcheck // the pipe is empty and large enough
+		}
+		return
+	}
+	unix.SetNonblock(write, true) //nolint:errcheck // of our own pipe
+	f := os.NewFile(uintptr(write), "stdin")
+	s.stdin = f
+	s.feed.Go(func() {
+		defer f.Close()
+		io.Copy(f, in) //nolint:errcheck // the command may end, or close it, without reading all
+	})
+}
+
+const pipeSize = 64 << 10
+
+// awaitStatus waits for the report of a command that stays.
+func (s *streams) awaitStatus(ctx context.Context) (holder.Exit, bool) {
+	stop := context.AfterFunc(ctx, func() { s.status.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	began := time.Now()
+	var b [4]byte
+	if _, err := io.ReadFull(s.status, b[:]); err != nil {
+		return holder.Exit{}, false // killed, or failed to start: its own end tells
+	}
+	return holder.Exit{Status: unix.WaitStatus(binary.LittleEndian.Uint32(b[:])), Run: time.Since(began)}, true
+}
+
+// finish waits until all output has been read, but no longer than patience
+// once nothing more comes.
+func (s *streams) finish(patience time.Duration) {
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for _, p := range s.out {
+		select {
+		case <-p.done:
+		case <-timeout.C:
+			return
+		}
+	}
+}
+
+// end lets go of everything. A pipe that somebody still writes to is read on,
+// into nothing, so that a process which stays is not killed by its output.
+func (s *streams) end() {
+	if s.stdin != nil {
+		s.stdin.Close()
+		s.feed.Wait()
+	}
+	for _, p := range s.out {
+		p.detach()
+	}
+	if s.status != nil {
+		s.status.Close()
+	}
+}
+
+// pump reads one pipe to its end.
+type pump struct {
+	file *os.File
+	done chan struct{}
+
+	mu sync.Mutex // held during a write, so that detach can wait for it
+	to io.Writer  // nil: detached
+}
+
+var pumpBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+func startPump(fd int, to io.Writer) *pump {
+	unix.SetNonblock(fd, true)
+	p := &pump{file: os.NewFile(uintptr(fd), "output"), done: make(chan struct{}), to: to}
+	go p.run()
+	return p
+}
+
+func (p *pump) run() {
+	defer close(p.done)
+	defer p.file.Close()
+	buf := pumpBuffers.Get().(*[]byte)
+	defer pumpBuffers.Put(buf)
+	for {
+		n, err := p.file.Read(*buf)
+		if n > 0 {
+			p.mu.Lock()
+			if p.to != nil {
+				p.to.Write((*buf)[:n]) //nolint:errcheck // a capture keeps what it can
+			}
+			p.mu.Unlock()
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// detach stops the writer from being called again.
+func (p *pump) detach() {
+	p.mu.Lock()
+	p.to = nil
+	p.mu.Unlock()
+}

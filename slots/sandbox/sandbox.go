@@ -1,0 +1,211 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"berth/slots"
+	"berth/slots/holder"
+	"berth/slots/workspace"
+)
+
+// Sandbox is one slot's sandbox. It stays the same object across resets.
+type Sandbox struct {
+	host *Host
+	slot string
+
+	resetting sync.Mutex // held through a reset; commands do not take it
+
+	mu         sync.Mutex // guards what follows; nothing is awaited under it
+	current    *instance
+	spare      chan *instance // receives one instance, or is closed when none could be made
+	generation uint64
+	shell      *shell
+	revival    chan struct{} // not nil while a dead holder is being replaced
+	closed     bool
+}
+
+// NewSandbox makes the sandbox of a slot, and behind its back a spare for the
+// first reset. The generation counts on from the one given.
+func (h *Host) NewSandbox(ctx context.Context, slot string, generation uint64) (*Sandbox, error) {
+	i, err := h.newInstance(ctx, h.how)
+	if err != nil {
+		return nil, slots.Errorf(slots.KindUnavailable, "open sandbox of %s: %w", slot, err)
+	}
+	if err := h.layout.point(slot, i.name); err != nil {
+		return nil, errors.Join(err, i.dispose(ctx))
+	}
+	s := &Sandbox{host: h, slot: slot, current: i, generation: generation}
+	s.makeSpare()
+	return s, nil
+}
+
+// makeSpare begins to make the next instance.
+func (s *Sandbox) makeSpare() {
+	ready := make(chan *instance, 1)
+	s.mu.Lock()
+	s.spare = ready
+	s.mu.Unlock()
+	s.host.disposal.Go(func() {
+		defer close(ready)
+		i, err := s.host.newInstance(s.host.ctx, s.host.how)
+		if err == nil {
+			ready <- i
+		}
+	})
+}
+
+// Workspace is the directory of the slot's files, as the agent sees it. The
+// path is a link that a reset points elsewhere.
+func (s *Sandbox) Workspace() string { return s.host.layout.path("slots", s.slot, "workspace") }
+
+// Generation is how many times the slot has been reset.
+func (s *Sandbox) Generation() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.generation
+}
+
+// live is the current instance with a holder that answers. A holder that has
+// ended is replaced; the files stay.
+func (s *Sandbox) live(ctx context.Context) (*instance, error) {
+	s.mu.Lock()
+	i, closed, revival := s.current, s.closed, s.revival
+	if closed {
+		s.mu.Unlock()
+		return nil, slots.Errorf(slots.KindSlotLost, "the slot is closed").WithExecuted(slots.ExecutedNever)
+	}
+	select {
+	case <-i.holder.Done():
+	default:
+		s.mu.Unlock()
+		return i, nil
+	}
+	if revival == nil {
+		s.revival = make(chan struct{})
+	}
+	s.mu.Unlock()
+	if revival != nil {
+		select {
+		case <-revival:
+			return s.live(ctx)
+		case <-ctx.Done():
+			return nil, slots.Errorf(slots.KindSlotLost, "the slot's holder is being replaced: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
+		}
+	}
+	return s.revive(ctx, i)
+}
+
+// revive gives an instance whose holder has ended a new one.
+func (s *Sandbox) revive(ctx context.Context, old *instance) (*instance, error) {
+	next, err := old.again(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.revival)
+	s.revival = nil
+	if err != nil {
+		return nil, slots.Errorf(slots.KindUnavailable, "replace the slot's holder: %w", err)
+	}
+	if s.current == old {
+		s.current = next
+	}
+	s.shell = nil
+	return next, nil
+}
+
+// again is the instance with a new holder on the same files.
+func (i *instance) again(ctx context.Context) (*instance, error) {
+	for _, c := range i.end(ctx) {
+		if !c.OK {
+			return nil, fmt.Errorf("%s: %s", c.Name, c.Note)
+		}
+	}
+	next := &instance{host: i.host, how: i.how, name: i.name, uid: i.uid, plan: i.plan, born: time.Now()}
+	if i.host.cgroups != nil {
+		group, err := i.host.cgroups.Create("slot-"+i.name+"-"+fmt.Sprint(next.born.UnixNano()), i.host.config.Limits)
+		if err != nil {
+			return nil, err
+		}
+		next.group = group
+	}
+	if err := next.startHolder(ctx); err != nil {
+		return nil, errors.Join(err, errors.New("its files are kept"))
+	}
+	return next, nil
+}
+
+// Run executes one command and waits for it: for its own process, for its
+// output, and for the end of what it left behind. The end of ctx kills every
+// process of the command; the cause says which outcome that is. Errors are
+// *slots.Error.
+func (s *Sandbox) Run(ctx context.Context, c Command) (slots.Exit, error) {
+	i, err := s.live(ctx)
+	if err != nil {
+		return slots.Exit{}, err
+	}
+	return i.run(ctx, c)
+}
+
+// Do runs a file operation of package workspace as the slot, by name.
+func (s *Sandbox) Do(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) error {
+	i, err := s.live(ctx)
+	if err != nil {
+		return err
+	}
+	err = i.holder.Do(ctx, op, args, reply, in, out)
+	if errors.Is(err, holder.ErrGone) {
+		return slots.Errorf(slots.KindSlotLost, "the slot's holder ended: %w", err)
+	}
+	return err
+}
+
+// OpenSpill makes a file of the slot's for output that outgrows memory. The
+// path is the slot's own name of it.
+func (s *Sandbox) OpenSpill(ctx context.Context, name string) (*os.File, string, error) {
+	i, err := s.live(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	f, path, err := i.holder.OpenFile(ctx, name)
+	if err != nil {
+		return nil, "", i.translate(err)
+	}
+	return f, path, nil
+}
+
+// Usage is what the slot holds on disk: allocated bytes and number of files.
+func (s *Sandbox) Usage(ctx context.Context) (bytes, files int64, err error) {
+	s.mu.Lock()
+	i := s.current
+	s.mu.Unlock()
+	return workspace.Usage(ctx, i.dir())
+}
+
+// Close ends every process of the slot. Its files stay until the host is
+// opened again.
+func (s *Sandbox) Close() error {
+	s.mu.Lock()
+	i, spare, again := s.current, s.spare, s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if again {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeDeadline)
+	defer cancel()
+	var errs []error
+	for _, c := range i.end(ctx) {
+		if !c.OK {
+			errs = append(errs, fmt.Errorf("close %s: %s: %s", s.slot, c.Name, c.Note))
+		}
+	}
+	if unused, ok := <-spare; ok {
+		errs = append(errs, unused.dispose(ctx))
+	}
+	return errors.Join(errs...)
+}
