@@ -63,7 +63,7 @@ func TestLevelWordsGoBothWays(t *testing.T) {
 func TestParseLevelRefusesOtherWords(t *testing.T) {
 	for _, word := range []string{"", "NS", "ns ", "uid+", "max"} {
 		level, err := ParseLevel(word)
-		assert.Error(t, err, word)
+		require.Error(t, err, word)
 		assert.Equal(t, LevelNone, level)
 	}
 	var level Level

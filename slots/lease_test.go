@@ -16,8 +16,6 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func token(n uint64) *uint64 { return &n }
-
 // kindOf is the error's kind, "" for nil.
 func kindOf(err error) Kind {
 	if err == nil {
@@ -26,7 +24,8 @@ func kindOf(err error) Kind {
 	return AsError(err).Kind
 }
 
-func leased(t testing.TB) *Tenancy {
+func leased(t *testing.T) *Tenancy {
+	t.Helper()
 	slot := &Tenancy{SlotID: "slot_0"}
 	_, err := slot.Acquire(noon, "t1", time.Minute, nil)
 	require.NoError(t, err)
@@ -52,7 +51,7 @@ func TestAcquireRefusesALeasedSlotToEverybody(t *testing.T) {
 		for _, now := range []time.Time{noon, noon.Add(time.Hour)} {
 			_, err := slot.Acquire(now, trajectory, time.Minute, nil)
 			assert.Equal(t, KindConflict, kindOf(err))
-			assert.ErrorContains(t, err, "slot is leased")
+			require.ErrorContains(t, err, "slot is leased")
 		}
 	}
 	assert.EqualValues(t, 1, slot.LastToken, "a refusal gives no token")
@@ -88,7 +87,7 @@ func TestAcquireRefusesTermsThatAreNone(t *testing.T) {
 
 func TestExpectComparesTheLastToken(t *testing.T) {
 	slot := leased(t)
-	assert.NoError(t, slot.Expect(1))
+	require.NoError(t, slot.Expect(1))
 	assert.Equal(t, KindConflict, kindOf(slot.Expect(0)))
 	assert.Equal(t, KindConflict, kindOf(slot.Expect(2)))
 	require.NoError(t, slot.Release(1))
@@ -137,7 +136,7 @@ func TestReleaseIsIdempotentForTheLastTokenOnly(t *testing.T) {
 	assert.Equal(t, KindFenced, kindOf(slot.Release(2)))
 	require.NoError(t, slot.Release(1))
 	assert.Nil(t, slot.Lease)
-	assert.NoError(t, slot.Release(1))
+	require.NoError(t, slot.Release(1))
 	_, err := slot.Acquire(noon, "t2", time.Minute, nil)
 	require.NoError(t, err)
 	assert.Equal(t, KindFenced, kindOf(slot.Release(1)), "the next tenant's lease is not the old one's to end")
@@ -159,17 +158,17 @@ func TestCheckFences(t *testing.T) {
 		kind   Kind
 	}{
 		"free without a token":           {false, noon, nil, ""},
-		"free with a token":              {false, noon, token(1), KindFenced},
+		"free with a token":              {false, noon, new(uint64(1)), KindFenced},
 		"leased without a token":         {true, noon, nil, KindFenced},
-		"leased with another token":      {true, noon, token(2), KindFenced},
-		"leased with token 0":            {true, noon, token(0), KindFenced},
-		"leased with its token":          {true, noon, token(1), ""},
-		"its token a moment before":      {true, late.Add(-1), token(1), ""},
-		"its token at the end":           {true, late, token(1), KindLeaseExpired},
-		"expired with another token":     {true, late, token(9), KindFenced},
+		"leased with another token":      {true, noon, new(uint64(2)), KindFenced},
+		"leased with token 0":            {true, noon, new(uint64(0)), KindFenced},
+		"leased with its token":          {true, noon, new(uint64(1)), ""},
+		"its token a moment before":      {true, late.Add(-1), new(uint64(1)), ""},
+		"its token at the end":           {true, late, new(uint64(1)), KindLeaseExpired},
+		"expired with another token":     {true, late, new(uint64(9)), KindFenced},
 		"expired without a token":        {true, late, nil, KindFenced},
-		"its token long after the end":   {true, late.Add(time.Hour), token(1), KindLeaseExpired},
-		"its token before the beginning": {true, noon.Add(-time.Hour), token(1), ""},
+		"its token long after the end":   {true, late.Add(time.Hour), new(uint64(1)), KindLeaseExpired},
+		"its token before the beginning": {true, noon.Add(-time.Hour), new(uint64(1)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			slot := leased(t)
@@ -185,7 +184,7 @@ func TestARefusalNeverNamesTheTokenThatHolds(t *testing.T) {
 	slot := &Tenancy{SlotID: "slot_0", LastToken: 987653}
 	_, err := slot.Acquire(noon, "t1", time.Minute, nil)
 	require.NoError(t, err)
-	for _, refusal := range []error{slot.Check(noon, nil), slot.Check(noon, token(5)), slot.Release(5)} {
+	for _, refusal := range []error{slot.Check(noon, nil), slot.Check(noon, new(uint64(5))), slot.Release(5)} {
 		assert.NotContains(t, refusal.Error(), "987654")
 		assert.Equal(t, ExecutedNever, AsError(refusal).Executed)
 	}
@@ -269,7 +268,7 @@ func TestStressNeverTwoHolders(t *testing.T) {
 			now = now.Add(time.Duration(random.IntN(20)) * time.Second)
 			who := string(rune('a' + random.IntN(4)))
 			before := slot.LastToken
-			if !step(t, slot, &m, random, now, who, tokens) || slot.LastToken < before || slot.LastToken != m.given {
+			if !step(slot, &m, random, now, who, tokens) || slot.LastToken < before || slot.LastToken != m.given {
 				return false
 			}
 			holders := 0
@@ -291,7 +290,7 @@ func TestStressNeverTwoHolders(t *testing.T) {
 }
 
 // step does one random operation on both and reports whether they agree.
-func step(t *testing.T, slot *Tenancy, m *model, random *rand.Rand, now time.Time, who string, tokens map[string]uint64) bool {
+func step(slot *Tenancy, m *model, random *rand.Rand, now time.Time, who string, tokens map[string]uint64) bool {
 	mine, live := tokens[who], now.Before(m.expires)
 	holds := m.holder != "" && m.token == mine
 	switch random.IntN(4) {
@@ -335,6 +334,7 @@ func step(t *testing.T, slot *Tenancy, m *model, random *rand.Rand, now time.Tim
 
 // restart replaces the tenancy by what its JSON says.
 func restart(t *testing.T, slot *Tenancy, now time.Time) bool {
+	t.Helper()
 	text, err := json.Marshal(slot)
 	require.NoError(t, err)
 	*slot = Tenancy{}
@@ -350,7 +350,7 @@ func TestALeaseEndsWhenItsTimeIsOver(t *testing.T) {
 		lease, err := slot.Acquire(time.Now(), "t1", time.Minute, nil)
 		require.NoError(t, err)
 		time.Sleep(59 * time.Second)
-		assert.NoError(t, slot.Check(time.Now(), &lease.Token))
+		require.NoError(t, slot.Check(time.Now(), &lease.Token))
 		time.Sleep(time.Second)
 		assert.Equal(t, KindLeaseExpired, kindOf(slot.Check(time.Now(), &lease.Token)))
 	})

@@ -92,6 +92,7 @@ type ArchiveAnswer struct {
 	Format     string `json:"format"`
 	Bytes      int64  `json:"bytes"` // of Content before its encoding
 	EntryCount int    `json:"entry_count"`
+	Truncated  bool   `json:"truncated"` // entries beyond max_entries were left out
 	// OmittedCount is how many files were left out, because no archive holds
 	// their kind or the slot may not read them; Omitted names the first ones.
 	OmittedCount int        `json:"omitted_count"`

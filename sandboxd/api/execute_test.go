@@ -74,7 +74,7 @@ func TestS14SecondsTakesEveryFloat(t *testing.T) {
 	for _, s := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1, 1e308} {
 		timeout := Seconds(s)
 		_, err := timeout.Duration(defaultTimeout, maxTimeout)
-		assert.Error(t, err, s)
+		require.Error(t, err, s)
 		_, err = json.Marshal(Call{Timeout: timeout})
 		assert.NoError(t, err, s)
 	}
@@ -164,19 +164,19 @@ func FuzzACallThatIsReadTravelsUnchanged(f *testing.F) {
 	})
 }
 
-func yes() *bool { v := true; return &v }
-
 func TestMetadataTravelsUnchanged(t *testing.T) {
 	isolation := slots.NewIsolation(slots.Axes{slots.AxisFS: "mntns"})
 	for name, m := range map[string]Metadata{
 		"nothing": {},
 		"a process that ran": {
-			Receipt: &Receipt{Outcome: slots.OutcomeSignaled, ExitCode: 137, Signal: "SIGKILL", DurationMS: 1.5, SpawnMS: 0.25,
-				CPUMS: 1, MaxRSSBytes: 1 << 40, OOMKilled: true, StdoutBytes: 1, StderrBytes: 2, Truncated: true, Leftover: 3},
+			Receipt: &Receipt{
+				Outcome: slots.OutcomeSignaled, ExitCode: 137, Signal: "SIGKILL", DurationMS: 1.5, SpawnMS: 0.25,
+				CPUMS: 1, MaxRSSBytes: 1 << 40, OOMKilled: true, StdoutBytes: 1, StderrBytes: 2, Truncated: true, Leftover: 3,
+			},
 			QueueMS: 0.125, Isolation: &isolation, Generation: 9, Replayed: true,
 			Details: map[string]any{"sandboxed": true, "shell": "sh", "nested": map[string]any{"a": []any{1.0, nil}}},
 		},
-		"a refusal":                   {ErrorKind: slots.KindFenced, Retryable: yes(), Executed: slots.ExecutedNever},
+		"a refusal":                   {ErrorKind: slots.KindFenced, Retryable: new(true), Executed: slots.ExecutedNever},
 		"details where nothing ran":   {Details: map[string]any{"truncated": true, "exit_code": 3.0, "signal": "none"}},
 		"a detail of another type":    {Details: map[string]any{"truncated": "by half", "stdout_bytes": []any{}}},
 		"a detail in capital letters": {Details: map[string]any{"Outcome": "x", "QUEUE_MS": "y"}},
@@ -221,10 +221,10 @@ func TestAReceiptIsThereWhenThereIsAnOutcome(t *testing.T) {
 func TestMetadataOfAnotherShapeIsRefused(t *testing.T) {
 	var m Metadata
 	for _, text := range []string{`[]`, `"x"`, `{"queue_ms":"x"}`, `{"outcome":5}`, `{"outcome":"exited","exit_code":"x"}`} {
-		assert.Error(t, json.Unmarshal([]byte(text), &m), text)
+		require.Error(t, json.Unmarshal([]byte(text), &m), text)
 	}
 	_, err := json.Marshal(Metadata{Details: map[string]any{"f": func() {}}})
-	assert.Error(t, err)
+	require.Error(t, err)
 	_, err = json.Marshal(Metadata{QueueMS: math.NaN()})
 	assert.Error(t, err)
 }
@@ -232,8 +232,8 @@ func TestMetadataOfAnotherShapeIsRefused(t *testing.T) {
 // jsonKeys are the names of the struct's fields on the wire.
 func jsonKeys(of reflect.Type) []string {
 	var keys []string
-	for i := range of.NumField() {
-		if key, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); key != "" && key != "-" {
+	for field := range of.Fields() {
+		if key, _, _ := strings.Cut(field.Tag.Get("json"), ","); key != "" && key != "-" {
 			keys = append(keys, key)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -24,11 +25,11 @@ const (
 
 // Config says which container a Client is for.
 type Config struct {
-	BaseURL    string       // like http://10.0.0.7:8080; required
-	Token      string       // bearer token; "" sends none
-	HTTPClient *http.Client // nil: one of its own, whose connections Close closes
-	Retries    int          // how often a request that may be is sent again; default 2, -1: never
-	Backoff    time.Duration
+	BaseURL    string        // like http://10.0.0.7:8080; required
+	Token      string        // bearer token; "" sends none
+	HTTPClient *http.Client  // nil: one of its own, whose connections Close closes
+	Retries    int           // how often a request that may be is sent again; default 2, -1: never
+	Backoff    time.Duration // before the first such retry, doubled for each; default 50 ms
 }
 
 // Client calls one container. All methods may be called at once.
@@ -151,9 +152,7 @@ func (c *Client) try(ctx context.Context, r request, text []byte) (*http.Respons
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
-	for name, values := range r.header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, r.header)
 	return c.http.Do(req)
 }
 
@@ -187,7 +186,10 @@ func (c *Client) call(ctx context.Context, r request, v any) error {
 	if err != nil {
 		return err
 	}
-	defer finish(answer.Body)
+	defer func() {
+		drain(answer.Body)
+		_ = answer.Body.Close() // all that was wanted of it is read
+	}()
 	if v == nil {
 		return nil
 	}
@@ -221,19 +223,21 @@ func broken(ctx context.Context, err error) error {
 	return slots.Errorf(slots.KindContainerUnreachable, "read answer: %w", err)
 }
 
-// finish reads what is left of a body, if that is little, so that its
+// drain reads what is left of a body, if that is little, so that its
 // connection serves the next request.
-func finish(body io.ReadCloser) {
+func drain(body io.Reader) {
 	_, _ = io.CopyN(io.Discard, body, maxDrain) // an error ends the connection, which is all it can do
-	_ = body.Close()
 }
 
-// checked turns an answer above 399 into its error and finishes it.
+// checked turns an answer above 399 into its error and closes it.
 func checked(answer *http.Response) error {
 	if answer.StatusCode < 400 {
 		return nil
 	}
-	defer finish(answer.Body)
+	defer func() {
+		drain(answer.Body)
+		_ = answer.Body.Close() // all that was wanted of it is read
+	}()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
 	if err != nil {
 		text = nil // the status says enough

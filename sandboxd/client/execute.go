@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -137,11 +138,21 @@ func (c *Client) batchOnce(ctx context.Context, sent []api.Call, places []int, y
 
 func accepting(kind string) http.Header { return http.Header{"Accept": {kind}} }
 
-// lines yields the lines of a body that are not empty.
+// lines yields the lines of a body that are not empty. A last line without
+// its end was cut off and is not a line.
 func lines(body io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		s := bufio.NewScanner(body)
 		s.Buffer(make([]byte, 0, 64<<10), maxLine)
+		s.Split(func(p []byte, atEOF bool) (int, []byte, error) {
+			if end := bytes.IndexByte(p, '\n'); end >= 0 {
+				return end + 1, p[:end], nil
+			}
+			if atEOF && len(p) > 0 {
+				return 0, nil, io.ErrUnexpectedEOF
+			}
+			return 0, nil, nil
+		})
 		for s.Scan() {
 			if len(s.Bytes()) > 0 && !yield(s.Bytes(), nil) {
 				return
@@ -226,7 +237,10 @@ func (c *Client) followOnce(ctx context.Context, r request, f *following, yield 
 		return err
 	}
 	if answer.Header.Get("Content-Type") != api.TypeNDJSON {
-		defer finish(answer.Body)
+		defer func() {
+			drain(answer.Body)
+			_ = answer.Body.Close() // all that was wanted of it is read
+		}()
 		return f.refused(ctx, answer.Body, yield)
 	}
 	defer func() { _ = answer.Body.Close() }() // a rest of it is nothing to wait for

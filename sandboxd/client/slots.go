@@ -63,7 +63,10 @@ func (c *Client) Output(ctx context.Context, executionID, stream string, offset,
 	if err != nil {
 		return nil, 0, err
 	}
-	defer finish(answer.Body)
+	defer func() {
+		drain(answer.Body)
+		_ = answer.Body.Close() // all that was wanted of it is read
+	}()
 	if p, err = io.ReadAll(answer.Body); err != nil {
 		return nil, 0, broken(ctx, err)
 	}

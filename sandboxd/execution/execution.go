@@ -20,7 +20,7 @@ type run struct {
 	registry    *Registry
 	id          string
 	fingerprint [32]byte
-	ctx         context.Context // of the execution itself, not of a caller
+	ctx         context.Context //nolint:containedctx // it is the execution's life, not a caller's
 	cancel      context.CancelCauseFunc
 	attached    chan struct{} // closed by the first Attach, or by Finish
 	done        chan struct{} // closed when result is set
@@ -57,6 +57,14 @@ func (r *run) voidLocked() bool { return !r.started && (r.finished || r.ctx.Err(
 type Execution struct {
 	run   *run
 	fresh bool
+}
+
+// Refused makes an execution that has ended with the result before it was
+// begun. No Registry knows it: neither its id nor its result is kept.
+func Refused(result api.Result) *Execution {
+	e := &Execution{run: newRun(&Registry{}, result.ExecutionID, [32]byte{}), fresh: true}
+	e.Finish(result)
+	return e
 }
 
 // ID is the execution_id.
@@ -167,7 +175,7 @@ func (e *Execution) Finish(result api.Result) {
 		// turns it into an interruption, which is true enough.
 		_ = r.registry.record(record{event: eventFinished, at: now, fingerprint: r.fingerprint, id: r.id, result: encoded})
 	}
-	r.registry.retain(r, result, int64(len(encoded)), now)
+	r.registry.retain(r, result, sizeOf(r.id, encoded), now)
 	close(r.done)
 	r.cancel(errEnded)
 }

@@ -3,6 +3,7 @@ package execution
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -273,7 +274,7 @@ func (j *journal) dropOldestLocked() error {
 		p.segment = j.segments[len(j.segments)-1].number
 		j.running[id] = p
 	}
-	if err := os.Remove(j.path(oldest.number)); err != nil && !os.IsNotExist(err) {
+	if err := os.Remove(j.path(oldest.number)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove journal segment: %w", err)
 	}
 	j.segments = slices.Delete(j.segments, 0, 1)

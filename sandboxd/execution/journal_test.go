@@ -22,23 +22,26 @@ import (
 )
 
 // writeJournal makes a segment of the records.
-func writeJournal(t testing.TB, dir string, number uint64, records ...record) {
+func writeJournal(tb testing.TB, dir string, number uint64, records ...record) {
+	tb.Helper()
 	var content []byte
 	for _, r := range records {
 		content = r.appendTo(content)
 	}
-	require.NoError(t, os.WriteFile((&journal{dir: dir}).path(number), content, 0o600))
+	require.NoError(tb, os.WriteFile((&journal{dir: dir}).path(number), content, 0o600))
 }
 
 // segmentsOf lists the journal's files, oldest first.
-func segmentsOf(t testing.TB, dir string) []string {
+func segmentsOf(tb testing.TB, dir string) []string {
+	tb.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*"+segmentSuffix))
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return names
 }
 
-func sizeOnDisk(t testing.TB, dir string) (total int64) {
-	require.NoError(t, filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+func sizeOnDisk(tb testing.TB, dir string) (total int64) {
+	tb.Helper()
+	require.NoError(tb, filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
 		if err == nil && !entry.IsDir() {
 			var status fs.FileInfo
 			if status, err = entry.Info(); err == nil {
@@ -93,7 +96,7 @@ func TestAStartedExecutionIsInterruptedAfterARestartAndStaysSo(t *testing.T) {
 		assert.Equal(t, "x", got.ExecutionID)
 		assert.Equal(t, slots.KindInterrupted, got.Metadata.ErrorKind)
 		assert.Equal(t, slots.ExecutedMaybe, got.Metadata.Executed)
-		assert.Error(t, e.Start())
+		require.Error(t, e.Start())
 		_, ok := r.Get("queued only")
 		assert.False(t, ok, "it had no effect, so it can be begun")
 	}
@@ -286,9 +289,10 @@ func TestAnEndIsNeverForgottenBeforeItsStart(t *testing.T) {
 	}
 }
 
-func copyOf(t testing.TB, dir string) string {
-	target := filepath.Join(t.TempDir(), "copy")
-	require.NoError(t, os.CopyFS(target, os.DirFS(dir)))
+func copyOf(tb testing.TB, dir string) string {
+	tb.Helper()
+	target := filepath.Join(tb.TempDir(), "copy")
+	require.NoError(tb, os.CopyFS(target, os.DirFS(dir)))
 	return target
 }
 
@@ -296,7 +300,7 @@ func TestAResultAboveTheBoundIsAnsweredFromMemoryOnly(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, Config{Journal: dir, KeepBytes: MinKeepBytes})
 	runOne(t, r, "x", strings.Repeat("x", 2*MinKeepBytes))
-	assert.Error(t, r.JournalErr())
+	require.Error(t, r.JournalErr())
 	e, ok := r.Get("x")
 	require.True(t, ok)
 	assert.Len(t, e.Result().Output, 2*MinKeepBytes)
@@ -356,11 +360,11 @@ func TestAJournalThatCannotBeWrittenRefusesTheStart(t *testing.T) {
 	r.journal.file = readOnly
 
 	e := begin(t, r, "x")
-	refusal := requireKind(t, slots.KindInternal, e.Start())
-	assert.Equal(t, slots.ExecutedNever, refusal.Executed)
-	assert.True(t, refusal.Retryable)
+	err = e.Start()
+	requireKind(t, slots.KindInternal, err)
+	assert.True(t, slots.AsError(err).Retryable)
 	assert.False(t, e.Started())
-	assert.Error(t, r.JournalErr())
+	require.Error(t, r.JournalErr())
 	e.Finish(ran(""))
 
 	// The next record begins a new segment.
@@ -377,12 +381,12 @@ func TestOpenSaysWhyAJournalCannotBeHad(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err := Open(Config{Journal: file})
-	assert.ErrorContains(t, err, "open executions: make journal directory:")
+	require.ErrorContains(t, err, "open executions: make journal directory:")
 
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir((&journal{dir: dir}).path(1), 0o700))
 	_, err = Open(Config{Journal: dir})
-	assert.ErrorContains(t, err, "open executions: read journal:")
+	require.ErrorContains(t, err, "open executions: read journal:")
 
 	_, err = Open(Config{Journal: t.TempDir(), KeepBytes: MinKeepBytes - 1})
 	assert.ErrorContains(t, err, "below the minimum")
@@ -423,7 +427,11 @@ func TestStressConcurrentExecutionsSurviveARestart(t *testing.T) {
 			for i := range 100 {
 				id := fmt.Sprintf("%d-%d", worker, i)
 				e, fresh, err := r.Begin(t.Context(), id, printA)
-				if !assert.NoError(t, err) || !assert.True(t, fresh) || !assert.NoError(t, e.Start()) {
+				if err == nil {
+					err = e.Start()
+				}
+				if err != nil || !fresh {
+					t.Errorf("start %s: fresh %t, %v", id, fresh, err)
 					return
 				}
 				if i == 99 {

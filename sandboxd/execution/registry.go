@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -84,31 +85,48 @@ func Open(config Config) (*Registry, error) {
 	return r, nil
 }
 
-// recover makes runs of the records. Of each id the last record holds, and
-// the order of the ends is the order of those records.
+// recover makes runs of the records. Of each id the last record holds.
 func (r *Registry) recover(records []record) {
 	last := make(map[string]int, len(records))
 	for i, rec := range records {
 		last[rec.id] = i
 	}
 	now := time.Now()
+	var ended, cut []record
 	for i, rec := range records {
-		if last[rec.id] != i {
-			continue
+		switch {
+		case last[rec.id] != i:
+		case rec.event == eventStarted:
+			cut = append(cut, rec)
+		case now.Sub(rec.at) < r.keep:
+			ended = append(ended, rec)
 		}
-		// Clocks may have jumped since: nothing is older than it is or comes
-		// from the future.
-		age := min(max(0, now.Sub(rec.at)), r.keep)
-		if rec.event == eventFinished {
-			if age < r.keep {
-				r.recovery.Finished++
-				r.restore(rec, now.Add(-age))
-			}
-			continue
+	}
+	for _, rec := range r.newest(ended) {
+		r.recovery.Finished++
+		// Clocks may have jumped since: nothing comes from the future.
+		r.restore(rec, now.Add(-max(0, now.Sub(rec.at))))
+	}
+	r.interrupt(cut, now)
+}
+
+// newest is the end of the records that fits into memory.
+func (r *Registry) newest(ended []record) []record {
+	var sum int64
+	for i, rec := range slices.Backward(ended) {
+		if sum += sizeOf(rec.id, rec.result); sum > r.keepBytes {
+			return ended[i+1:]
 		}
-		// Its time counts from now: who ran it has only begun to ask. Writing
-		// the end down is for the next restart, and can fail: until then the
-		// record of the start says the same.
+	}
+	return ended
+}
+
+// interrupt ends what ran when the journal broke off. It does so now, after
+// all other ends: who ran it has only begun to ask. Writing the ends down is
+// for the next restart, and can fail: until then the records of the starts
+// say the same.
+func (r *Registry) interrupt(started []record, now time.Time) {
+	for _, rec := range started {
 		r.recovery.Interrupted++
 		result := api.Refused(rec.id, slots.Errorf(slots.KindInterrupted, "the agent ended while the execution ran"))
 		rec.event, rec.at = eventFinished, now
@@ -127,7 +145,7 @@ func (r *Registry) restore(rec record, finishedAt time.Time) {
 	r.mu.Lock()
 	r.runs[rec.id] = run
 	r.mu.Unlock()
-	r.retain(run, api.Result{}, int64(len(rec.result)), finishedAt)
+	r.retain(run, api.Result{}, sizeOf(rec.id, rec.result), finishedAt)
 	close(run.done)
 	run.cancel(errEnded)
 }
@@ -170,14 +188,6 @@ func (r *Registry) Begin(ctx context.Context, id string, fingerprint [32]byte) (
 	}
 	r.runs[id] = made
 	return &Execution{run: made, fresh: true}, true, nil
-}
-
-// Refuse makes an execution that has ended with err before it was begun. The
-// Registry does not know it: neither its id nor its result is kept.
-func (r *Registry) Refuse(id string, err error) *Execution {
-	e := &Execution{run: newRun(r, id, [32]byte{}), fresh: true}
-	e.Finish(api.Refused(id, err))
-	return e
 }
 
 // Get returns the execution of the id, running or kept.

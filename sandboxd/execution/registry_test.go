@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strings"
 	"sync"
@@ -26,19 +27,21 @@ var (
 )
 
 // open opens a Registry that is closed with the test.
-func open(t testing.TB, config Config) *Registry {
+func open(tb testing.TB, config Config) *Registry {
+	tb.Helper()
 	r, err := Open(config)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = r.Close() })
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = r.Close() })
 	return r
 }
 
 // begin begins an execution that must be fresh.
-func begin(t testing.TB, r *Registry, id string) *Execution {
-	e, fresh, err := r.Begin(t.Context(), id, printA)
-	require.NoError(t, err)
-	require.True(t, fresh)
-	require.True(t, e.Fresh())
+func begin(tb testing.TB, r *Registry, id string) *Execution {
+	tb.Helper()
+	e, fresh, err := r.Begin(tb.Context(), id, printA)
+	require.NoError(tb, err)
+	require.True(tb, fresh)
+	require.True(tb, e.Fresh())
 	return e
 }
 
@@ -54,19 +57,21 @@ func ran(output string) api.Result {
 }
 
 // runOne runs a whole execution.
-func runOne(t testing.TB, r *Registry, id, output string) {
-	e := begin(t, r, id)
-	require.NoError(t, e.Start())
+func runOne(tb testing.TB, r *Registry, id, output string) {
+	tb.Helper()
+	e := begin(tb, r, id)
+	require.NoError(tb, e.Start())
 	e.Finish(ran(output))
 }
 
-// requireKind asserts that err is a *slots.Error of the kind and returns it.
-func requireKind(t testing.TB, kind slots.Kind, err error) *slots.Error {
-	t.Helper()
-	require.Error(t, err)
+// requireKind asserts that err is a *slots.Error of the kind, about a call that
+// never ran.
+func requireKind(tb testing.TB, kind slots.Kind, err error) {
+	tb.Helper()
+	require.Error(tb, err)
 	found := slots.AsError(err)
-	require.Equal(t, kind, found.Kind, err)
-	return found
+	require.Equal(tb, kind, found.Kind, err)
+	require.Equal(tb, slots.ExecutedNever, found.Executed)
 }
 
 func TestAnExecutionGoesFromBeginToItsResult(t *testing.T) {
@@ -156,8 +161,7 @@ func TestS20OtherContentUnderTheSameIDIsAConflict(t *testing.T) {
 	e := begin(t, r, "x")
 	check := func() {
 		_, _, err := r.Begin(t.Context(), "x", printB)
-		refusal := requireKind(t, slots.KindConflict, err)
-		assert.Equal(t, slots.ExecutedNever, refusal.Executed)
+		requireKind(t, slots.KindConflict, err)
 		assert.NotContains(t, err.Error(), "secret", "nothing of the result leaks")
 	}
 	check()
@@ -183,7 +187,10 @@ func TestBeginOfTheSameIDByManyIsFreshForOne(t *testing.T) {
 				e.Finish(ran("once"))
 			}
 			got, err := e.Wait(t.Context())
-			assert.NoError(t, err)
+			if err != nil {
+				t.Errorf("wait: %v", err)
+				return
+			}
 			assert.Equal(t, "once", got.Output)
 			assert.Equal(t, !fresh, got.Metadata.Replayed)
 		})
@@ -208,7 +215,10 @@ func TestResultsNeverLeakBetweenIDs(t *testing.T) {
 					e.Finish(ran("output of " + id))
 				}
 				got, err := e.Wait(t.Context())
-				assert.NoError(t, err)
+				if err != nil {
+					t.Errorf("wait: %v", err)
+					return
+				}
 				assert.Equal(t, "output of "+id, got.Output)
 				assert.Equal(t, id, got.ExecutionID)
 			})
@@ -251,9 +261,8 @@ func TestCancelBeforeStartRefusesTheStart(t *testing.T) {
 	e.Cancel(errors.New("second"))
 	assert.Equal(t, cause, context.Cause(e.Context()))
 	err := e.Start()
-	refusal := requireKind(t, slots.KindInterrupted, err)
-	assert.Equal(t, slots.ExecutedNever, refusal.Executed)
-	assert.ErrorIs(t, err, cause)
+	requireKind(t, slots.KindInterrupted, err)
+	require.ErrorIs(t, err, cause)
 	assert.False(t, e.Started())
 }
 
@@ -331,7 +340,7 @@ func TestS19TheLastWaiterThatLeavesCancelsWhatHasNotStarted(t *testing.T) {
 		synctest.Wait()
 		cancels[0](gone[0])
 		synctest.Wait()
-		assert.NoError(t, e.Context().Err(), "somebody still waits")
+		require.NoError(t, e.Context().Err(), "somebody still waits")
 		cancels[1](gone[1])
 		wg.Wait()
 		assert.Equal(t, gone[1], context.Cause(e.Context()))
@@ -366,7 +375,7 @@ func TestS19WaitersThatLeaveNeverCancelWhatHasStarted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := e.Wait(ctx)
-	assert.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, context.Canceled)
 	assert.NoError(t, e.Context().Err())
 }
 
@@ -376,9 +385,8 @@ func TestBeginForACallerThatHasGoneBeginsNothing(t *testing.T) {
 	gone := errors.New("gone")
 	cancel(gone)
 	_, _, err := r.Begin(ctx, "x", printA)
-	refusal := requireKind(t, slots.KindInterrupted, err)
-	assert.Equal(t, slots.ExecutedNever, refusal.Executed)
-	assert.ErrorIs(t, err, gone)
+	requireKind(t, slots.KindInterrupted, err)
+	require.ErrorIs(t, err, gone)
 	assert.Zero(t, r.Len())
 }
 
@@ -394,11 +402,9 @@ func TestOutputsAreThereFromAttachOn(t *testing.T) {
 		wg.Go(func() {
 			<-e.Attached()
 			stdout, _ := e.Outputs()
-			chunk, err := stdout.Next(t.Context(), 0, 0)
-			assert.NoError(t, err)
-			followed = chunk
-			_, err = stdout.Next(t.Context(), int64(len(chunk)), 0)
-			assert.Error(t, err, "Finish ends the stream")
+			followed, _ = stdout.Next(t.Context(), 0, 0)
+			_, err := stdout.Next(t.Context(), int64(len(followed)), 0)
+			assert.Equal(t, io.EOF, err, "Finish ends the stream")
 		})
 		out, errs := process.NewCapture(process.CaptureConfig{}), process.NewCapture(process.CaptureConfig{})
 		e.Attach(out, errs)
@@ -437,14 +443,19 @@ func TestAResultThatCannotBeEncodedBecomesAnInternalError(t *testing.T) {
 	assert.Equal(t, slots.ExecutedMaybe, e.Result().Metadata.Executed)
 }
 
-func TestRefuseIsKnownToItsCallerOnly(t *testing.T) {
-	r := open(t, Config{})
-	e := r.Refuse("x", slots.Errorf(slots.KindConflict, "no"))
+func TestRefusedHasEndedAndIsKnownToNobodyElse(t *testing.T) {
+	want := api.Refused("x", slots.Errorf(slots.KindConflict, "no"))
+	e := Refused(want)
 	<-e.Done()
 	<-e.Attached()
-	assert.Equal(t, slots.KindConflict, e.Result().Metadata.ErrorKind)
-	assert.Equal(t, "x", e.Result().ExecutionID)
-	assert.Zero(t, r.Len())
+	assert.Equal(t, "x", e.ID())
+	got, err := e.Wait(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+	require.Error(t, e.Start())
+	stdout, stderr := e.Outputs()
+	assert.Nil(t, stdout)
+	assert.Nil(t, stderr)
 }
 
 func TestGetFindsWhatRunsAndWhatIsKept(t *testing.T) {
@@ -471,8 +482,7 @@ func TestACloseRegistryTakesNothingNewAndLetsTheRestFinish(t *testing.T) {
 	require.NoError(t, r.Close())
 	_, _, err := r.Begin(t.Context(), "z", printA)
 	requireKind(t, slots.KindDraining, err)
-	refusal := requireKind(t, slots.KindInternal, queued.Start())
-	assert.Equal(t, slots.ExecutedNever, refusal.Executed)
+	requireKind(t, slots.KindInternal, queued.Start())
 	e.Finish(ran("still told"))
 	assert.Equal(t, "still told", e.Result().Output)
 	require.NoError(t, r.Close())

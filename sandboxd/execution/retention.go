@@ -38,11 +38,16 @@ func (c captures) release() error {
 	return errors.Join(errs...)
 }
 
+// sizeOf is what a finished run counts against KeepBytes.
+func sizeOf(id string, encoded []byte) int64 {
+	return int64(len(id)) + int64(len(encoded)) + runOverhead
+}
+
 func oldest(l *list.List) *run { return l.Front().Value.(*run) }
 
 // retain sets the run's result and keeps it, unless another run took its id
 // in the meantime.
-func (r *Registry) retain(run *run, result api.Result, encoded int64, at time.Time) {
+func (r *Registry) retain(run *run, result api.Result, size int64, at time.Time) {
 	r.mu.Lock()
 	live := run.capturesLocked()
 	r.mu.Unlock()
@@ -52,7 +57,7 @@ func (r *Registry) retain(run *run, result api.Result, encoded int64, at time.Ti
 	}
 	r.mu.Lock()
 	run.result, run.finishedAt, run.finished = result, at, true
-	run.size = encoded + int64(len(run.id)) + runOverhead
+	run.size = size
 	if !run.hasOutputs {
 		run.hasOutputs = true
 		close(run.attached)

@@ -75,14 +75,13 @@ func (s *Server) refuse(c echo.Context, st style, err error) {
 	if c.Response().Committed {
 		return
 	}
-	e, code := slots.AsError(err), status(err)
 	if errors.Is(err, context.Canceled) && c.Request().Context().Err() != nil {
-		e, code = slots.Errorf(slots.KindInterrupted, "request was cancelled"), slots.KindInterrupted.Status()
+		err = slots.Errorf(slots.KindInterrupted, "request was cancelled")
 	}
-	if e.Kind == slots.KindInternal {
+	if e := slots.AsError(err); e.Kind == slots.KindInternal {
 		s.logger.Error("request failed", "route", c.Path(), "error", e)
 	}
-	s.write(c, st, &statusError{code, e})
+	s.write(c, st, err)
 }
 
 // write sends err in the family's style.
@@ -96,7 +95,7 @@ func (s *Server) write(c echo.Context, st style, err error) {
 	case styleCall:
 		body = api.Refused("", e)
 	case styleArtifacts:
-		body = artifactFailure(e)
+		body = artifactFailure(err)
 	case styleOurs:
 		body = api.NewErrorAnswer(e)
 	}

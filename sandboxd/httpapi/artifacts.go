@@ -130,7 +130,8 @@ func (s *Server) archiveArtifacts(c echo.Context) error {
 	}
 	return s.answer(c, http.StatusOK, api.ArchiveAnswer{
 		Success: true, Content: out.Bytes(), Encoding: api.EncodingBase64, Format: api.FormatTarGz,
-		Bytes: int64(out.Len()), EntryCount: reply.EntryCount, OmittedCount: reply.Count, Omitted: omissions(reply.Omissions),
+		Bytes: int64(out.Len()), EntryCount: reply.EntryCount, Truncated: reply.Truncated,
+		OmittedCount: reply.Count, Omitted: omissions(reply.Omissions),
 	})
 }
 

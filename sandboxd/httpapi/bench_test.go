@@ -94,7 +94,7 @@ func BenchmarkEchoRaw(b *testing.B) {
 	go func() { ended <- server.Serve(ln) }()
 	b.Cleanup(func() {
 		_ = server.Close()
-		<-ended
+		require.ErrorIs(b, <-ended, http.ErrServerClosed)
 	})
 	benchmarkRaw(b, ln.Addr().String(), "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: "+itoa(len(benchCall))+"\r\n\r\n"+benchCall)
 }

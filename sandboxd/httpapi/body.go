@@ -43,8 +43,9 @@ func putBuffer(b *bytes.Buffer) {
 var errInvalidJSON = slots.Errorf(slots.KindBadRequest, "Invalid JSON")
 
 // patientReader reads a body and fails when nothing comes for stall. Its
-// deadline never outlives the body: the server waits on the same connection
-// for the client to go away.
+// deadline ends with the body, because then the server waits on the same
+// connection for the client to go away. A body that is not read to its end
+// keeps the deadline: the server reads on to find the next request.
 type patientReader struct {
 	body  io.Reader
 	conn  *conn // nil: no deadline can be set
@@ -64,24 +65,24 @@ func (r *patientReader) Read(p []byte) (int, error) {
 		r.armed = now
 	}
 	n, err := r.body.Read(p)
-	if err != nil {
-		r.disarm()
-	}
-	return n, err
-}
-
-// disarm takes the deadline away. It has to be called when the body is not
-// read to its end.
-func (r *patientReader) disarm() {
-	if r.conn != nil && !r.armed.IsZero() {
+	if errors.Is(err, io.EOF) {
 		_ = r.conn.SetReadDeadline(time.Time{}) // a closed connection is found by the next read
 		r.armed = time.Time{}
 	}
+	return n, err
 }
 
 // patient is the request's body under the server's stall limit.
 func (s *Server) patient(r *http.Request) *patientReader {
 	return &patientReader{body: r.Body, conn: connOf(r.Context()), stall: s.config.Stall}
+}
+
+// watchBody bounds how long the server waits for a body that nobody reads: it
+// does so before it answers.
+func (s *Server) watchBody(r *http.Request) {
+	if c := connOf(r.Context()); c != nil && r.ContentLength != 0 {
+		_ = c.SetReadDeadline(time.Now().Add(s.config.Stall)) // a closed connection is found by the next read
+	}
 }
 
 // readBody reads the whole body into a buffer, which the caller gives back
@@ -101,9 +102,7 @@ func (s *Server) readBody(c echo.Context) (*bytes.Buffer, error) {
 		// reserved before it came.
 		b.Grow(int(min(r.ContentLength, keptBuffer/2)) + bytes.MinRead)
 	}
-	in := s.patient(r)
-	defer in.disarm()
-	_, err := b.ReadFrom(io.LimitReader(in, most+1))
+	_, err := b.ReadFrom(io.LimitReader(s.patient(r), most+1))
 	switch {
 	case err != nil:
 		putBuffer(b)

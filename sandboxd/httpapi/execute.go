@@ -60,7 +60,6 @@ func decodeCall(text []byte) (api.Call, error) {
 func (s *Server) wait(ctx context.Context, e *execution.Execution) (api.Result, error) {
 	result, err := e.Wait(ctx)
 	if err == nil {
-		s.Metrics.answered(&result)
 		return result, nil
 	}
 	if cause := slots.AsError(context.Cause(ctx)); cause == errStopping {

@@ -46,15 +46,15 @@ type fakeKeeper struct {
 	doFails error
 }
 
-func newFakeKeeper(t testing.TB) *fakeKeeper {
-	t.Helper()
+func newFakeKeeper(tb testing.TB) *fakeKeeper {
+	tb.Helper()
 	registry, err := execution.Open(execution.Config{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, registry.Close()) })
-	root := t.TempDir()
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, registry.Close()) })
+	root := tb.TempDir()
 	tree, err := workspace.Open(root, "/workspace")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, tree.Close()) })
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, tree.Close()) })
 	return &fakeKeeper{
 		Registry: registry, tree: tree, root: root,
 		run:     func(context.Context, api.Call, io.Writer, io.Writer) api.Result { return ran("hello") },
@@ -89,7 +89,9 @@ func (k *fakeKeeper) Submit(ctx context.Context, call api.Call) *execution.Execu
 		err = slots.Errorf(slots.KindBadRequest, "Unknown tool: %s", call.Tool)
 	}
 	if err == nil {
-		_, err = call.Timeout.Duration(30*time.Second, time.Hour)
+		if _, wrong := call.Timeout.Duration(30*time.Second, time.Hour); wrong != nil {
+			err = slots.Errorf(slots.KindBadRequest, "%w", wrong)
+		}
 	}
 	if err != nil {
 		return execution.Refused(api.Refused(call.ExecutionID, err))
@@ -99,7 +101,7 @@ func (k *fakeKeeper) Submit(ctx context.Context, call api.Call) *execution.Execu
 		return execution.Refused(api.Refused(call.ExecutionID, err))
 	}
 	if fresh {
-		go k.execute(e, call)
+		go k.execute(e, call) //nolint:contextcheck // an execution has a context of its own
 	}
 	return e
 }
@@ -239,11 +241,11 @@ func (k *fakeKeeper) Do(ctx context.Context, slotID string, token *uint64, op st
 }
 
 // file puts a file into the workspace.
-func (k *fakeKeeper) file(t testing.TB, path, content string) {
-	t.Helper()
+func (k *fakeKeeper) file(tb testing.TB, path, content string) {
+	tb.Helper()
 	name := filepath.Join(k.root, path)
-	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
-	require.NoError(t, os.WriteFile(name, []byte(content), 0o644))
+	require.NoError(tb, os.MkdirAll(filepath.Dir(name), 0o755))
+	require.NoError(tb, os.WriteFile(name, []byte(content), 0o644))
 }
 
 // container is a Server that serves on a real listener.
@@ -281,23 +283,23 @@ func (k *fakeKeeper) deps(logs io.Writer) Deps {
 }
 
 // start serves a fake container that is stopped with the test.
-func start(t testing.TB, config Config) *container {
-	t.Helper()
-	c := &container{fakeKeeper: newFakeKeeper(t), logs: &lockedBuffer{}, ended: make(chan error, 1)}
+func start(tb testing.TB, config Config) *container {
+	tb.Helper()
+	c := &container{fakeKeeper: newFakeKeeper(tb), logs: &lockedBuffer{}, ended: make(chan error, 1)}
 	c.server = New(c.deps(c.logs), config)
 	ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	c.addr = ln.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	c.stop = cancel
 	go func() { c.ended <- c.server.Serve(ctx, ln) }()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
 		select {
 		case err := <-c.ended:
-			require.NoError(t, err)
+			require.NoError(tb, err)
 		case <-time.After(20 * time.Second):
-			t.Error("server did not stop")
+			tb.Error("server did not stop")
 		}
 	})
 	return c
@@ -310,20 +312,22 @@ type answer struct {
 	body   string
 }
 
-func (a answer) decode(t testing.TB, v any) {
+func (a answer) decode(t *testing.T, v any) {
 	t.Helper()
 	require.NoError(t, json.Unmarshal([]byte(a.body), v), a.body)
 }
 
-// ask sends one request with the test's token. Headers are "Name: value".
-func (c *container) ask(t testing.TB, method, path, body string, headers ...string) answer {
-	t.Helper()
+// try sends one request with the test's token. Headers are "Name: value"; one
+// without value is not sent.
+func (c *container) try(ctx context.Context, method, path, body string, headers ...string) (answer, error) {
 	var r io.Reader
 	if body != "" {
 		r = strings.NewReader(body)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+c.addr+path, r)
-	require.NoError(t, err)
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.addr+path, r)
+	if err != nil {
+		return answer{}, err
+	}
 	req.Header.Set("Authorization", "Bearer "+testToken)
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
@@ -333,9 +337,32 @@ func (c *container) ask(t testing.TB, method, path, body string, headers ...stri
 		}
 	}
 	res, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	if err != nil {
+		return answer{}, err
+	}
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
+	return answer{res.StatusCode, res.Header, string(text)}, err
+}
+
+// ask is try for a request that has to be answered.
+func (c *container) ask(t *testing.T, method, path, body string, headers ...string) answer {
+	t.Helper()
+	a, err := c.try(t.Context(), method, path, body, headers...)
 	require.NoError(t, err)
-	return answer{res.StatusCode, res.Header, string(text)}
+	return a
+}
+
+// later is try on a goroutine of its own; a request without answer has the
+// code 0.
+func (c *container) later(ctx context.Context, method, path, body string, headers ...string) <-chan answer {
+	got := make(chan answer, 1)
+	go func() {
+		a, err := c.try(ctx, method, path, body, headers...)
+		if err != nil {
+			a.code = 0
+		}
+		got <- a
+	}()
+	return got
 }

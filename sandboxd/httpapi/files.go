@@ -48,9 +48,15 @@ func (s *Server) place(c echo.Context) (place, error) {
 	return p, nil
 }
 
+// pipes are where an operation reads from and writes to; nil is nothing.
+type pipes struct {
+	in  io.Reader
+	out io.Writer
+}
+
 // do runs an operation on the place.
-func (p place) do(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) error {
-	return p.s.Files.Do(ctx, p.slotID, p.token, op, args, reply, in, out)
+func (p place) do(ctx context.Context, op string, args, reply any, io pipes) error {
+	return p.s.Files.Do(ctx, p.slotID, p.token, op, args, reply, io.in, io.out)
 }
 
 // flag reads a switch of the query: "1" and "true" turn it on.
@@ -67,7 +73,7 @@ func (s *Server) getFile(c echo.Context) error {
 	}
 	var st workspace.StatReply
 	ctx := c.Request().Context()
-	if err := p.do(ctx, "stat", workspace.StatArgs{Path: p.path}, &st, nil, nil); err != nil {
+	if err := p.do(ctx, "stat", workspace.StatArgs{Path: p.path}, &st, pipes{}); err != nil {
 		return err
 	}
 	if flag(c, "tar") {
@@ -125,7 +131,7 @@ func (p place) send(c echo.Context, part span, code int, etag string) error {
 	var reply workspace.ReadReply
 	out := &lateWriter{w: c.Response(), begin: func() {}, code: code}
 	counted := &exactWriter{w: out, rest: part.length}
-	err := p.do(ctx, "read", args, &reply, nil, counted)
+	err := p.do(ctx, "read", args, &reply, pipes{out: counted})
 	switch {
 	case err == nil && counted.rest > 0:
 		err = slots.Errorf(slots.KindConflict, "file became shorter while it was read")
@@ -166,7 +172,7 @@ func (e *exactWriter) Write(p []byte) (int, error) {
 // sum is the sha256 of the whole file, hexadecimal.
 func (p place) sum(ctx context.Context) (string, error) {
 	var reply workspace.ReadReply
-	err := p.do(ctx, "read", workspace.ReadArgs{Path: p.path, Length: 1, SHA256: true}, &reply, nil, io.Discard)
+	err := p.do(ctx, "read", workspace.ReadArgs{Path: p.path, Length: 1, SHA256: true}, &reply, pipes{out: io.Discard})
 	if err != nil {
 		return "", err
 	}
@@ -221,7 +227,7 @@ func (s *Server) getTree(c echo.Context, p place) error {
 		return out.end(nil)
 	}
 	var reply workspace.ArchiveReply
-	err := p.do(c.Request().Context(), op, workspace.ArchiveArgs{Path: p.path}, &reply, nil, out)
+	err := p.do(c.Request().Context(), op, workspace.ArchiveArgs{Path: p.path}, &reply, pipes{out: out})
 	if err == nil {
 		out.start()
 		w.Header().Set(headerEntries, strconv.Itoa(reply.EntryCount))
@@ -256,9 +262,7 @@ func (s *Server) putFile(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	in := s.patient(r)
-	defer in.disarm()
-	body := &uploadReader{in: in, most: s.config.MaxUpload, sum: sum, digest: sha256.New()}
+	body := &uploadReader{in: s.patient(r), most: s.config.MaxUpload, sum: sum, digest: sha256.New()}
 	if sum == nil {
 		body.digest = nil
 	}
@@ -281,7 +285,7 @@ func (s *Server) putContent(c echo.Context, p place, body *uploadReader) error {
 		args.IfMatch = strings.Trim(want, `" `)
 	}
 	var reply workspace.WriteReply
-	err := p.do(c.Request().Context(), "write", args, &reply, body, nil)
+	err := p.do(c.Request().Context(), "write", args, &reply, pipes{in: body})
 	if err = body.blame(err); err != nil {
 		if args.IfMatch != "" && slots.AsError(err).Kind == slots.KindConflict {
 			return &statusError{http.StatusPreconditionFailed, slots.AsError(err)}
@@ -298,7 +302,7 @@ func (s *Server) putContent(c echo.Context, p place, body *uploadReader) error {
 
 func (s *Server) putTree(c echo.Context, p place, body *uploadReader) error {
 	var reply workspace.UntarReply
-	err := p.do(c.Request().Context(), "untar", workspace.UntarArgs{Path: p.path}, &reply, body, nil)
+	err := p.do(c.Request().Context(), "untar", workspace.UntarArgs{Path: p.path}, &reply, pipes{in: body})
 	if err = body.blame(err); err != nil {
 		return err
 	}

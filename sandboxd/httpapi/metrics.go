@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"berth/sandboxd/api"
-	"berth/sandboxd/keeper"
 	"berth/slots"
 )
 
@@ -54,9 +53,9 @@ func NewMetrics(tools []string) *Metrics {
 		queue: prometheus.NewHistogram(
 			histogram("berth_execution_queue_seconds", "Time that executions waited for their slot.")),
 		spawn: prometheus.NewHistogram(
-			histogram("berth_execution_spawn_seconds", "Time from a holder's receipt of a command to its process, of answered executions.")),
+			histogram("berth_execution_spawn_seconds", "Time from a holder's receipt of a command to its process.")),
 		duration: prometheus.NewHistogramVec(
-			histogram("berth_execution_duration_seconds", "Run time of executions, by tool."), []string{"tool"}),
+			histogram("berth_execution_duration_seconds", "Run time of processes, by tool."), []string{"tool"}),
 		resets: prometheus.NewHistogramVec(
 			histogram("berth_reset_seconds", "Time of resets, by whether the slot was proven clean."), []string{"clean"}),
 	}
@@ -70,30 +69,27 @@ func (m *Metrics) watch(from Slots, conns *connTable) {
 	m.registry.MustRegister(newSlotCollector(from), newConnCollector(conns))
 }
 
-// ExecutionEnded counts a call that was answered.
-func (m *Metrics) ExecutionEnded(e keeper.Ending, waited, ran time.Duration) {
-	tool := e.Tool
+// ExecutionEnded counts a call that was answered. It keeps nothing of r.
+func (m *Metrics) ExecutionEnded(tool string, r *api.Result) {
 	if _, known := slices.BinarySearch(m.tools, tool); !known {
 		tool = other
 	}
-	m.executions.WithLabelValues(tool, e.Outcome).Inc()
-	m.queue.Observe(waited.Seconds())
-	if ran > 0 {
-		m.duration.WithLabelValues(tool).Observe(ran.Seconds())
+	outcome := map[bool]string{true: "ok", false: "failed"}[r.Success]
+	switch p := r.Metadata.Receipt; {
+	case r.Metadata.ErrorKind != "":
+		outcome = string(r.Metadata.ErrorKind)
+	case p != nil:
+		outcome = string(p.Outcome)
+		m.spawn.Observe(p.SpawnMS / 1e3)
+		m.duration.WithLabelValues(tool).Observe(p.DurationMS / 1e3)
 	}
+	m.executions.WithLabelValues(tool, outcome).Inc()
+	m.queue.Observe(r.Metadata.QueueMS / 1e3)
 }
 
 // ResetEnded counts a reset.
 func (m *Metrics) ResetEnded(clean bool, took time.Duration) {
 	m.resets.WithLabelValues(strconv.FormatBool(clean)).Observe(took.Seconds())
-}
-
-// answered notes what only a result tells. Who joined an execution or was
-// answered from the journal does not count again.
-func (m *Metrics) answered(r *api.Result) {
-	if p := r.Metadata.Receipt; p != nil && !r.Metadata.Replayed {
-		m.spawn.Observe(p.SpawnMS / 1e3)
-	}
 }
 
 // routeMetrics are one route's, looked up once.

@@ -176,18 +176,21 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return fmt.Errorf("serve http: %w", err)
 	case <-ctx.Done():
 	}
-	if shutdown(server, s.config.ShutdownTimeout) != nil {
+	stopping := context.WithoutCancel(ctx)
+	if shutdown(stopping, server, s.config.ShutdownTimeout) != nil {
 		cut(errStopping)
-		if shutdown(server, lastWords) != nil {
+		if shutdown(stopping, server, lastWords) != nil {
 			_ = server.Close() // what is still open then ends with the process
 		}
 	}
-	<-ended
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve http: %w", err)
+	}
 	return nil
 }
 
-func shutdown(server *http.Server, within time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+func shutdown(ctx context.Context, server *http.Server, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	return server.Shutdown(ctx)
 }
@@ -200,6 +203,7 @@ func (s *Server) handler(r route) echo.HandlerFunc {
 		start := time.Now()
 		defer func() { seen.observe(c.Response().Status, time.Since(start)) }()
 		defer s.recovered(c, r.style)
+		s.watchBody(c.Request())
 		err := s.admit(c, r.free)
 		if err == nil {
 			err = r.handle(c)
@@ -275,6 +279,7 @@ var errPanic = slots.Errorf(slots.KindInternal, "internal error")
 // noRoute answers what the router refuses.
 func (s *Server) noRoute(err error, c echo.Context) {
 	defer func(start time.Time) { s.strange.observe(c.Response().Status, time.Since(start)) }(time.Now())
+	s.watchBody(c.Request())
 	st := styleOf(c.Request().URL.Path)
 	if refused := s.admit(c, false); refused != nil {
 		s.refuse(c, st, refused)

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
 	"strconv"
 
 	"github.com/labstack/echo/v4"
@@ -33,7 +34,7 @@ func (*Server) newSink(c echo.Context, m mode) *sink {
 	}
 	h[echo.HeaderCacheControl] = noStore
 	h.Set("X-Accel-Buffering", "no") // proxies keep answers back otherwise
-	w.WriteHeader(200)
+	w.WriteHeader(http.StatusOK)
 	return &sink{w: w, mode: m, b: new(bytes.Buffer)}
 }
 

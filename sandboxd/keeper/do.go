@@ -20,7 +20,7 @@ type op struct {
 // behind them. It waits for a reset that is under way and for its turn among
 // at most Config.OpsMax. A reset of the slot ends it with KindInterrupted or
 // KindLeaseExpired. The other errors are those of the token and the sandbox's.
-func (k *Keeper) Do(ctx context.Context, slotID string, token *uint64, name string, args, reply any, in io.Reader, out io.Writer) error {
+func (k *Keeper) Do(ctx context.Context, slotID string, token *uint64, name string, args, reply any, in io.Reader, out io.Writer) error { //nolint:revive // the arguments of Sandbox.Do, on a slot
 	s, err := k.slot(slotID)
 	if err != nil {
 		return err

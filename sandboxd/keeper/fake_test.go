@@ -198,6 +198,13 @@ func (f *fakeSandbox) set(change func(*fakeSandbox)) {
 	change(f)
 }
 
+// swaps is how many resets were done.
+func (f *fakeSandbox) swaps() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.resets
+}
+
 func (f *fakeSandbox) commands() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -210,6 +217,8 @@ type fakeStore struct {
 	records map[string][]byte
 	err     error
 }
+
+func newStore() *fakeStore { return &fakeStore{records: map[string][]byte{}} }
 
 func (f *fakeStore) Load(slotID string) (r Record, err error) {
 	f.mu.Lock()
@@ -251,24 +260,27 @@ type harness struct {
 }
 
 // bubble runs the test in fake time, with a keeper that is drained at the end.
-func bubble(t *testing.T, cfg Config, test func(t *testing.T, h *harness)) {
+func bubble(t *testing.T, cfg Config, test func(h *harness)) {
 	t.Helper()
-	bubbleWith(t, cfg, &fakeStore{records: map[string][]byte{}}, nil, test)
+	bubbleWith(t, cfg, newStore(), nil, test)
 }
 
-func bubbleWith(t *testing.T, cfg Config, store *fakeStore, observer Observer, test func(t *testing.T, h *harness)) {
+func bubbleWith(t *testing.T, cfg Config, store *fakeStore, observer Observer, test func(h *harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, cfg, store, observer)
 		require.NoError(t, h.WaitReady(t.Context()))
-		test(t, h)
+		test(h)
 		h.stop(t)
 	})
 }
 
-func start(t *testing.T, cfg Config, store *fakeStore, observer Observer) *harness {
+func start(t *testing.T, cfg Config, store *fakeStore, observer Observer, change ...func(*harness)) *harness {
 	t.Helper()
 	h := &harness{t: t, store: store, boxes: map[string]*fakeSandbox{}}
+	for _, c := range change {
+		c(h)
+	}
 	var err error
 	h.registry, err = execution.Open(execution.Config{})
 	require.NoError(t, err)
@@ -280,11 +292,11 @@ func start(t *testing.T, cfg Config, store *fakeStore, observer Observer) *harne
 }
 
 func (h *harness) open(ctx context.Context, slotID string, generation uint64) (Sandbox, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.opening > 0 && !pause(ctx, h.opening) {
 		return nil, context.Cause(ctx)
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.openErr != nil {
 		return nil, h.openErr
 	}
@@ -329,7 +341,7 @@ func (h *harness) run(c api.Call) api.Result {
 // lease acquires slot_0.
 func (h *harness) lease(t *testing.T, trajectory string, ttl time.Duration) slots.Lease {
 	t.Helper()
-	l, err := h.Acquire(t.Context(), "slot_0", api.LeaseRequest{Trajectory: trajectory, TTLSeconds: ttl.Seconds()})
+	l, err := h.Acquire("slot_0", api.LeaseRequest{Trajectory: trajectory, TTLSeconds: ttl.Seconds()})
 	require.NoError(t, err)
 	return l
 }
@@ -342,5 +354,3 @@ func kind(err error) slots.Kind {
 	}
 	return slots.AsError(err).Kind
 }
-
-func ptr[T any](v T) *T { return &v }

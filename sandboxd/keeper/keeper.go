@@ -106,8 +106,7 @@ type Keeper struct {
 	cancel   context.CancelCauseFunc // ends the runners' context: slots must be left as they are
 	draining atomic.Bool
 	runners  sync.WaitGroup
-	drained  func() error        // once: close what the runners have left
-	strays   *execution.Registry // executions of calls that were turned away; see turnedAway
+	drained  func() error // once: close what the runners have left
 }
 
 // New loads the slots' records and starts their runners, which open the
@@ -127,15 +126,8 @@ func New(deps Deps, cfg Config) (*Keeper, error) {
 	if deps.Logger == nil {
 		deps.Logger = hclog.NewNullLogger()
 	}
-	// One byte keeps nothing but the latest, and nothing for longer than its
-	// caller needs.
-	strays, err := execution.Open(execution.Config{KeepBytes: 1, Keep: time.Second})
-	if err != nil {
-		return nil, fmt.Errorf("start keeper: %w", err)
-	}
 	k := &Keeper{
-		strays: strays,
-		Deps:   deps, cfg: cfg, log: deps.Logger.Named("keeper"),
+		Deps: deps, cfg: cfg, log: deps.Logger.Named("keeper"),
 		byID: make(map[string]*slot, cfg.Slots), started: time.Now(),
 	}
 	k.counts.executions = map[Ending]uint64{}
@@ -171,6 +163,9 @@ func (k *Keeper) WaitReady(ctx context.Context) error {
 		if err := s.quarantine(); err != nil {
 			failed = append(failed, err)
 		}
+	}
+	if k.draining.Load() {
+		failed = append(failed, errDraining())
 	}
 	return errors.Join(failed...)
 }

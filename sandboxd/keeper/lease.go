@@ -11,7 +11,7 @@ import (
 // Acquire leases the slot. It does not wait: a slot that is leased, busy,
 // resetting or not what the caller expected is KindConflict, a quarantined one
 // KindResetFailed.
-func (k *Keeper) Acquire(_ context.Context, slotID string, want api.LeaseRequest) (slots.Lease, error) {
+func (k *Keeper) Acquire(slotID string, want api.LeaseRequest) (slots.Lease, error) {
 	s, err := k.slot(slotID)
 	if err != nil {
 		return slots.Lease{}, err
@@ -24,7 +24,7 @@ func (k *Keeper) Acquire(_ context.Context, slotID string, want api.LeaseRequest
 }
 
 // AcquireAny leases any free slot. KindPoolExhausted when there is none.
-func (k *Keeper) AcquireAny(_ context.Context, want api.LeaseRequest) (slots.Lease, error) {
+func (k *Keeper) AcquireAny(want api.LeaseRequest) (slots.Lease, error) {
 	ttl, err := k.ttl(want.TTLSeconds, k.cfg.DefaultTTL)
 	if err != nil {
 		return slots.Lease{}, err
@@ -90,7 +90,7 @@ func (s *slot) acquire(want api.LeaseRequest, ttl time.Duration) (slots.Lease, e
 }
 
 // Renew makes the lease last longer; ttl 0 is the TTL that it has.
-func (k *Keeper) Renew(_ context.Context, slotID string, want api.LeaseRenewal) (slots.Lease, error) {
+func (k *Keeper) Renew(slotID string, want api.LeaseRenewal) (slots.Lease, error) {
 	s, err := k.slot(slotID)
 	if err != nil {
 		return slots.Lease{}, err
@@ -120,41 +120,42 @@ func (k *Keeper) Renew(_ context.Context, slotID string, want api.LeaseRenewal) 
 	return lease, nil
 }
 
-// Release ends the lease and, unless want.Reset is false, resets the slot and
-// returns the proof; without a reset the receipt is nil. The lease is gone
-// even if the reset fails. Releasing once more with the same token does no
-// harm: it joins a reset that is under way and does nothing otherwise, because
-// the slot may serve callers without a lease by then. It is fenced when
-// another lease was given since.
-func (k *Keeper) Release(ctx context.Context, slotID string, want api.LeaseRelease) (*slots.Receipt, error) {
+// Release ends the lease and, unless reset is false, resets the slot and
+// returns the proof. The lease is gone even if the reset fails. Releasing once
+// more with the same token changes nothing: it joins the reset that is under
+// way, or returns the proof of the one that was done since, which is not clean
+// when there was none. It is fenced when another lease was given since.
+func (k *Keeper) Release(ctx context.Context, slotID string, token uint64, reset bool) (slots.Receipt, error) {
 	s, err := k.slot(slotID)
 	if err != nil {
-		return nil, err
+		return slots.Receipt{}, err
 	}
-	clean := want.Reset == nil || *want.Reset
 	s.mu.Lock()
 	held := s.record.Tenancy.Lease != nil
-	if err := s.releaseLocked(want.Token, clean); err != nil {
+	if err := s.releaseLocked(token, reset); err != nil {
 		s.mu.Unlock()
-		return nil, err
+		return slots.Receipt{}, err
 	}
 	r, end := s.reset, func() {}
 	switch {
-	case held && s.draining && clean:
+	case !reset:
+		r = nil
+	case held && s.draining:
 		// The next start does it, before it gives the slot away.
-		err = errDraining()
-	case held && clean:
+		r, err = nil, errDraining()
+	case held:
 		r, end = s.wantResetLocked(slots.Errorf(slots.KindInterrupted, "lease of slot %s was released", s.id))
-	case clean && r == nil:
+	case r == nil:
 		err = s.quarantineErrorLocked()
 	}
+	proof := s.proof
+	proof.Generation = s.record.Generation
 	s.mu.Unlock()
-	end()
-	if err != nil || !clean || r == nil {
-		return nil, err
+	if r == nil {
+		return proof, err
 	}
-	receipt, err := r.wait(ctx)
-	return &receipt, err
+	end()
+	return r.wait(ctx)
 }
 
 // releaseLocked takes the lease of the token away and puts that on record,
@@ -168,6 +169,7 @@ func (s *slot) releaseLocked(token uint64, resetDue bool) error {
 	if err := s.replaceLocked(tenancy, s.record.ResetDue || resetDue); err != nil {
 		return err
 	}
+	s.proof = slots.Receipt{}
 	s.armLocked()
 	return nil
 }
@@ -245,5 +247,6 @@ func (s *slot) expire() {
 func (s *slot) endLeaseLocked() error {
 	s.record.Tenancy.Lease = nil
 	s.record.ResetDue = true
+	s.proof = slots.Receipt{}
 	return s.saveLocked()
 }

@@ -113,7 +113,7 @@ func (s *slot) renewed(r *reset, box Sandbox, receipt slots.Receipt, err error) 
 	s.sandbox, s.reset = box, nil
 	s.record.Generation = max(s.record.Generation, receipt.Generation)
 	receipt.Generation = s.record.Generation
-	r.receipt = receipt
+	r.receipt, s.proof = receipt, receipt
 	if err == nil {
 		s.record.ResetDue, s.reason = false, ""
 		s.become(slots.StateAvailable)

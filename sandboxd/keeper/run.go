@@ -21,18 +21,18 @@ const spillOpen = 2 * time.Second
 
 // execute runs a job that has left the queue. What has changed since it was
 // queued is checked again.
-func (s *slot) execute(j *job) {
+func (s *slot) execute(ctx context.Context, j *job) {
 	j.unhook()
 	start := time.Now()
 	s.mu.Lock()
 	err := s.record.Tenancy.Check(start, j.call.Token)
 	s.mu.Unlock()
-	if cause := context.Cause(j.exec.Context()); cause != nil {
+	if cause := context.Cause(j.exec.Context()); cause != nil { //nolint:contextcheck // an execution has a context of its own
 		err = cause
 	}
 	var result api.Result
 	if err == nil {
-		result, err = s.runTool(j)
+		result, err = s.runTool(ctx, j)
 	}
 	s.mu.Lock()
 	s.running = nil
@@ -48,19 +48,22 @@ func (s *slot) execute(j *job) {
 // runTool runs the job's tool on the sandbox that the slot has now. Only the
 // runner changes it, so it stays the same meanwhile. The error is that the
 // execution could not be started.
-func (s *slot) runTool(j *job) (api.Result, error) {
+func (s *slot) runTool(runner context.Context, j *job) (api.Result, error) {
 	ctx, stop := context.WithCancelCause(j.exec.Context())
 	defer stop(nil)
-	window := tool.Window(j.call.Args)
-	stdout, stdoutPath := s.capture(j, "stdout", window, stop)
-	stderr, stderrPath := s.capture(j, "stderr", window, stop)
+	config := process.CaptureConfig{
+		Window: tool.Window(j.call.Args), SpillMax: s.k.cfg.SpillMax, Limit: s.k.cfg.OutputLimit,
+		OnLimit: func() { stop(sandbox.ErrOutputLimited) },
+	}
+	stdout, stdoutPath := s.capture(runner, j, "stdout", config)
+	stderr, stderrPath := s.capture(runner, j, "stderr", config)
 	j.exec.Attach(stdout, stderr)
 	if err := j.exec.Start(); err != nil {
 		return api.Result{}, fmt.Errorf("start execution: %w", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, j.limit, sandbox.ErrTimedOut)
 	defer cancel()
-	result := s.invoke(ctx, j, tool.Call{
+	result := s.invoke(ctx, j, tool.Call{ //nolint:contextcheck // an execution has a context of its own
 		Args: j.call.Args, Stdout: stdout, Stderr: stderr,
 		Timeout: j.call.Timeout, Limit: j.limit, Isolation: s.k.cfg.Isolation,
 	})
@@ -81,16 +84,13 @@ func (s *slot) invoke(ctx context.Context, j *job, c tool.Call) (r api.Result) {
 }
 
 // capture makes the capture of one stream. The path is that of its spill, in
-// the slot's view, once one was opened.
-func (s *slot) capture(j *job, stream string, window int, stop context.CancelCauseFunc) (*process.Capture, *string) {
+// the slot's view, once one was opened. ctx is not the call's: a flood can
+// reach its spill when the call's time is just over.
+func (s *slot) capture(ctx context.Context, j *job, stream string, cfg process.CaptureConfig) (*process.Capture, *string) {
 	path := new(string)
-	cfg := process.CaptureConfig{
-		Window: window, SpillMax: s.k.cfg.SpillMax, Limit: s.k.cfg.OutputLimit,
-		OnLimit: func() { stop(sandbox.ErrOutputLimited) },
-	}
 	box := s.sandbox
 	cfg.Spill = func() (process.Spill, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(j.exec.Context()), spillOpen)
+		ctx, cancel := context.WithTimeout(ctx, spillOpen)
 		defer cancel()
 		f, inSlot, err := box.OpenSpill(ctx, spillName(j.exec.ID())+"."+stream)
 		if err != nil {

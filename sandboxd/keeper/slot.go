@@ -31,7 +31,8 @@ type slot struct {
 	sandbox  Sandbox
 	queue    []*job
 	running  *job
-	reset    *reset // wanted or under way; nil: none
+	reset    *reset        // wanted or under way; nil: none
+	proof    slots.Receipt // of the last reset since the last lease ended
 	ops      []*op
 	timer    *time.Timer // ends the lease; nil without one
 	draining bool        // takes no more work
@@ -83,7 +84,7 @@ func (s *slot) step(ctx context.Context) bool {
 		s.running = j
 		s.become(slots.StateExecuting)
 		s.mu.Unlock()
-		s.execute(j)
+		s.execute(ctx, j)
 	default:
 		s.mu.Unlock()
 		<-s.wake
@@ -104,11 +105,9 @@ func (s *slot) poke() {
 // lease may have run out while nobody watched.
 func (s *slot) open(ctx context.Context) {
 	defer close(s.opened)
-	sandbox, err := s.k.Open(ctx, s.id, s.record.Generation)
+	box, err := s.k.Open(ctx, s.id, s.record.Generation)
 	s.mu.Lock()
-	s.sandbox = sandbox
 	if err != nil {
-		s.sandbox = nil
 		jobs := s.quarantineLocked("open: " + err.Error())
 		refusal := s.quarantineErrorLocked()
 		s.mu.Unlock()
@@ -116,6 +115,7 @@ func (s *slot) open(ctx context.Context) {
 		s.refuseAll(jobs, refusal)
 		return
 	}
+	s.sandbox = box
 	s.become(slots.StateAvailable)
 	if s.draining {
 		s.mu.Unlock()
@@ -205,14 +205,15 @@ func (s *slot) enqueue(j *job) error {
 	if len(s.queue) >= s.k.cfg.QueueMax {
 		return slots.Errorf(slots.KindQueueTimeout, "slot %s has %d calls waiting already", s.id, len(s.queue))
 	}
-	j.unhook = context.AfterFunc(j.exec.Context(), func() { s.drop(j) })
+	ctx := j.exec.Context()
+	j.unhook = context.AfterFunc(ctx, func() { s.drop(j, context.Cause(ctx)) })
 	s.queue = append(s.queue, j)
 	s.poke()
 	return nil
 }
 
 // drop ends a job that was cancelled while it waited.
-func (s *slot) drop(j *job) {
+func (s *slot) drop(j *job, cause error) {
 	s.mu.Lock()
 	i := slices.Index(s.queue, j)
 	if i >= 0 {
@@ -220,7 +221,7 @@ func (s *slot) drop(j *job) {
 	}
 	s.mu.Unlock()
 	if i >= 0 {
-		s.k.refuse(s, j, context.Cause(j.exec.Context()))
+		s.k.refuse(s, j, cause)
 	}
 }
 
@@ -272,14 +273,14 @@ func (s *slot) cut() {
 func (s *slot) close() error {
 	s.cut()
 	s.mu.Lock()
-	sandbox := s.sandbox
+	box := s.sandbox
 	s.sandbox = nil
 	s.become(slots.StateClosed)
 	s.mu.Unlock()
-	if sandbox == nil {
+	if box == nil {
 		return nil
 	}
-	if err := sandbox.Close(); err != nil {
+	if err := box.Close(); err != nil {
 		return fmt.Errorf("close slot %s: %w", s.id, err)
 	}
 	return nil

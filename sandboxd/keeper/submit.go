@@ -21,13 +21,18 @@ import (
 func (k *Keeper) Submit(ctx context.Context, call api.Call) *execution.Execution {
 	exec, fresh, err := k.Registry.Begin(ctx, call.ExecutionID, execution.Fingerprint(call))
 	if err != nil {
-		return k.turnedAway(call, err)
+		// The id stands for another call or cannot stand for any, or the
+		// caller has gone.
+		r := api.Refused(call.ExecutionID, err)
+		r.Metadata.Isolation = &k.cfg.Isolation
+		k.ended(k.toolName(call.Tool), &r)
+		return execution.Refused(r)
 	}
 	if !fresh {
 		return exec
 	}
 	j := &job{exec: exec, call: call, queued: time.Now()}
-	s, err := k.admit(j)
+	s, err := k.admit(j) //nolint:contextcheck // an execution has a context of its own
 	if err != nil {
 		k.refuse(s, j, err)
 	}
@@ -74,26 +79,14 @@ func (k *Keeper) finish(s *slot, j *job, r api.Result, waited time.Duration) {
 		r.Metadata.Generation = s.record.Generation
 		s.mu.Unlock()
 	}
-	name := unknownTool
-	if j.tool != nil {
-		name = j.tool.Name()
-	}
-	k.ended(name, &r)
+	k.ended(k.toolName(j.call.Tool), &r)
 	j.exec.Finish(r)
 }
 
-// turnedAway is the execution of a call that the registry did not take: its
-// id stands for another call or cannot stand for any, or its caller has gone.
-// It lives in a registry of its own, because the id that it answers to may be
-// somebody else's.
-func (k *Keeper) turnedAway(call api.Call, err error) *execution.Execution {
-	ctx := context.Background()
-	exec, fresh, failed := k.strays.Begin(ctx, call.ExecutionID, execution.Fingerprint(call))
-	if failed != nil || !fresh {
-		if exec, _, failed = k.strays.Begin(ctx, "", execution.Fingerprint(call)); failed != nil {
-			panic("a registry that is never closed refuses a new id: " + failed.Error())
-		}
+// toolName is the name under which calls of the tool are counted.
+func (k *Keeper) toolName(name string) string {
+	if _, err := k.Tools.Get(name); err != nil {
+		return unknownTool
 	}
-	k.refuse(nil, &job{exec: exec, call: call, queued: time.Now()}, err)
-	return exec
+	return name
 }

@@ -19,7 +19,8 @@ import (
 
 func TestCallsOfASlotRunOneAfterAnotherInTheOrderOfTheirSubmits(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, func(t *testing.T, h *harness) {
+	bubble(t, Config{}, func(h *harness) {
+		t := h.t
 		var want []string
 		var running []*execution.Execution
 		for i := range 50 {
@@ -38,7 +39,8 @@ func TestCallsOfASlotRunOneAfterAnotherInTheOrderOfTheirSubmits(t *testing.T) {
 
 func TestSlotsDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{Slots: 8}, func(t *testing.T, h *harness) {
+	bubble(t, Config{Slots: 8}, func(h *harness) {
+		t := h.t
 		start := time.Now()
 		var running []*execution.Execution
 		for i := range 8 {
@@ -55,7 +57,8 @@ func TestSlotsDoNotWaitForEachOther(t *testing.T) {
 
 func TestWaitingIsReportedAndDoesNotCountAgainstTheTimeout(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, func(t *testing.T, h *harness) {
+	bubble(t, Config{}, func(h *harness) {
+		t := h.t
 		h.Submit(t.Context(), call("sleep 10s"))
 		c := call("sleep 2s")
 		c.Timeout = api.Seconds(3)
@@ -76,7 +79,8 @@ func TestWaitingIsReportedAndDoesNotCountAgainstTheTimeout(t *testing.T) {
 
 func TestTheDefaultTimeoutEndsACallThatNamesNone(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{DefaultTimeout: 7 * time.Second}, func(t *testing.T, h *harness) {
+	bubble(t, Config{DefaultTimeout: 7 * time.Second}, func(h *harness) {
+		t := h.t
 		start := time.Now()
 		assert.Equal(t, "Command timed out after 7s", h.run(call("sleep 1h")).Error)
 		assert.Equal(t, 7*time.Second, time.Since(start))
@@ -85,7 +89,8 @@ func TestTheDefaultTimeoutEndsACallThatNamesNone(t *testing.T) {
 
 func TestARefusedCallIsAFinishedExecutionWithAReason(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{Slots: 2, MaxTimeout: time.Minute}, func(t *testing.T, h *harness) {
+	bubble(t, Config{Slots: 2, MaxTimeout: time.Minute}, func(h *harness) {
+		t := h.t
 		lease := h.lease(t, "a", time.Hour)
 		cases := map[string]struct {
 			change func(*api.Call)
@@ -98,9 +103,11 @@ func TestARefusedCallIsAFinishedExecutionWithAReason(t *testing.T) {
 			"timeout":      {func(c *api.Call) { c.Timeout = api.Seconds(-1) }, "timeout must be above 0 seconds, got -1", slots.KindBadRequest},
 			"long timeout": {func(c *api.Call) { c.Timeout = api.Seconds(61) }, "timeout of 61 seconds is above the maximum of 60", slots.KindBadRequest},
 			"no token":     {func(c *api.Call) { c.Token = nil }, "slot slot_0 is leased: the call carries no token", slots.KindFenced},
-			"wrong token":  {func(c *api.Call) { c.Token = ptr(uint64(99)) }, "token 99 does not hold slot slot_0", slots.KindFenced},
-			"id": {func(c *api.Call) { c.ExecutionID = strings.Repeat("x", 1<<20) },
-				"execution_id must have at most 256 bytes, got 1048576", slots.KindBadRequest},
+			"wrong token":  {func(c *api.Call) { c.Token = new(uint64(99)) }, "token 99 does not hold slot slot_0", slots.KindFenced},
+			"id": {
+				func(c *api.Call) { c.ExecutionID = strings.Repeat("x", 1<<20) },
+				"execution_id must have at most 256 bytes, got 1048576", slots.KindBadRequest,
+			},
 		}
 		for name, tc := range cases {
 			c := call("true")
@@ -126,9 +133,10 @@ func TestARefusedCallIsAFinishedExecutionWithAReason(t *testing.T) {
 
 func TestARefusalDoesNotUseTheExecutionIDUp(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, func(t *testing.T, h *harness) {
+	bubble(t, Config{}, func(h *harness) {
+		t := h.t
 		c := call("once")
-		c.ExecutionID, c.Token = "id", ptr(uint64(1))
+		c.ExecutionID, c.Token = "id", new(uint64(1))
 		assert.Equal(t, slots.KindFenced, h.run(c).Metadata.ErrorKind)
 		lease := h.lease(t, "a", time.Hour)
 		c.Token = &lease.Token
@@ -139,7 +147,8 @@ func TestARefusalDoesNotUseTheExecutionIDUp(t *testing.T) {
 
 func TestADuplicateJoinsAndOtherContentUnderTheIDIsRefused(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, func(t *testing.T, h *harness) {
+	bubble(t, Config{}, func(h *harness) {
+		t := h.t
 		c := call("sleep 5s")
 		c.ExecutionID = "id"
 		first, second := h.Submit(t.Context(), c), h.Submit(t.Context(), c)
@@ -161,12 +170,13 @@ func TestADuplicateJoinsAndOtherContentUnderTheIDIsRefused(t *testing.T) {
 
 func TestAResultIsAnsweredAgainAfterTheLeaseButToItsTokenOnly(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, func(t *testing.T, h *harness) {
+	bubble(t, Config{}, func(h *harness) {
+		t := h.t
 		lease := h.lease(t, "a", time.Minute)
 		c := call("secret")
 		c.ExecutionID, c.Token = "id", &lease.Token
 		require.True(t, h.run(c).Success)
-		_, err := h.Release(t.Context(), "slot_0", api.LeaseRelease{Token: lease.Token})
+		_, err := h.Release(t.Context(), "slot_0", lease.Token, true)
 		require.NoError(t, err)
 		r := h.run(c)
 		assert.True(t, r.Success)
@@ -181,7 +191,8 @@ func TestAResultIsAnsweredAgainAfterTheLeaseButToItsTokenOnly(t *testing.T) {
 
 func TestACallThatWaitsEndsWhenItsCallerGoesAway(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, func(t *testing.T, h *harness) {
+	bubble(t, Config{}, func(h *harness) {
+		t := h.t
 		busy := h.Submit(t.Context(), call("sleep 10s"))
 		ctx, cancel := context.WithCancelCause(t.Context())
 		waiting := h.Submit(ctx, call("never"))
@@ -206,7 +217,8 @@ func TestACallThatWaitsEndsWhenItsCallerGoesAway(t *testing.T) {
 
 func TestACallThatRunsIsCancelledWithItsCause(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, func(t *testing.T, h *harness) {
+	bubble(t, Config{}, func(h *harness) {
+		t := h.t
 		e := h.Submit(t.Context(), call("sleep 20s"))
 		synctest.Wait()
 		e.Cancel(errors.New("asked for"))
@@ -220,7 +232,8 @@ func TestACallThatRunsIsCancelledWithItsCause(t *testing.T) {
 
 func TestF24_AQueueThatIsFullRefusesAtOnce(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{QueueMax: 10}, func(t *testing.T, h *harness) {
+	bubble(t, Config{QueueMax: 10}, func(h *harness) {
+		t := h.t
 		busy := h.Submit(t.Context(), call("sleep 10s"))
 		synctest.Wait()
 		refused := 0
@@ -242,7 +255,8 @@ func TestF24_AQueueThatIsFullRefusesAtOnce(t *testing.T) {
 
 func TestALostHolderLeavesTheSlotUsable(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, func(t *testing.T, h *harness) {
+	bubble(t, Config{}, func(h *harness) {
+		t := h.t
 		r := h.run(call("lost"))
 		assert.Equal(t, slots.KindSlotLost, r.Metadata.ErrorKind)
 		assert.Equal(t, slots.ExecutedMaybe, r.Metadata.Executed)
@@ -253,7 +267,8 @@ func TestALostHolderLeavesTheSlotUsable(t *testing.T) {
 
 func TestAToolThatPanicsAnswersAndTheSlotGoesOn(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, func(t *testing.T, h *harness) {
+	bubble(t, Config{}, func(h *harness) {
+		t := h.t
 		r := h.run(call("panic"))
 		assert.Equal(t, slots.KindInternal, r.Metadata.ErrorKind)
 		// The fake has counted itself out while it panicked.
@@ -264,7 +279,8 @@ func TestAToolThatPanicsAnswersAndTheSlotGoesOn(t *testing.T) {
 func TestALongOutputNamesItsFileAndAnEndlessOneIsStopped(t *testing.T) {
 	t.Parallel()
 	spill := t.TempDir()
-	bubble(t, Config{OutputLimit: 1 << 20}, func(t *testing.T, h *harness) {
+	bubble(t, Config{OutputLimit: 1 << 20}, func(h *harness) {
+		t := h.t
 		h.box(0).set(func(f *fakeSandbox) { f.spill = spill })
 		c := call("flood 200000")
 		c.ExecutionID = "../etc/passwd"
@@ -284,7 +300,8 @@ func TestALongOutputNamesItsFileAndAnEndlessOneIsStopped(t *testing.T) {
 func TestResultsCarryTheGenerationAndOneSharedIsolation(t *testing.T) {
 	t.Parallel()
 	isolation := slots.NewIsolation(slots.Axes{slots.AxisKill: "walk", slots.AxisPids: "rlimit"})
-	bubble(t, Config{Isolation: isolation}, func(t *testing.T, h *harness) {
+	bubble(t, Config{Isolation: isolation}, func(h *harness) {
+		t := h.t
 		first := h.run(call("true"))
 		assert.EqualValues(t, 0, first.Metadata.Generation)
 		_, err := h.Reset(t.Context(), "slot_0", nil)
@@ -298,7 +315,8 @@ func TestResultsCarryTheGenerationAndOneSharedIsolation(t *testing.T) {
 
 func TestOutputCanBeFollowedWhileTheCallRuns(t *testing.T) {
 	t.Parallel()
-	bubble(t, Config{}, func(t *testing.T, h *harness) {
+	bubble(t, Config{}, func(h *harness) {
+		t := h.t
 		e := h.Submit(t.Context(), call("flood 1500"))
 		<-e.Attached()
 		stdout, _ := e.Outputs()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 
 	"berth/slots"
@@ -122,10 +123,8 @@ func (a *arguments) word(name string, list ...string) string {
 	if v == "" {
 		return list[0]
 	}
-	for _, w := range list {
-		if v == w {
-			return v
-		}
+	if slices.Contains(list, v) {
+		return v
 	}
 	a.refuse(name, "must be one of %s, not %.40q", strings.Join(list, ", "), v)
 	return list[0]

@@ -207,7 +207,7 @@ func TestAFileOperationThatTakesTooLongSaysSo(t *testing.T) {
 func TestWriteFileSaysHowManyBytesItWrote(t *testing.T) {
 	t.Parallel()
 	var wrote []byte
-	s := &fakeSlot{do: func(_ context.Context, op string, _, reply any, in io.Reader, _ io.Writer) error {
+	s := &fakeSlot{do: func(_ context.Context, _ string, _, reply any, in io.Reader, _ io.Writer) error {
 		var err error
 		wrote, err = io.ReadAll(in)
 		*reply.(*workspace.WriteReply) = workspace.WriteReply{Size: int64(len(wrote)), Created: true}

@@ -70,7 +70,7 @@ func (c Call) process(ctx context.Context, exit slots.Exit) api.Result {
 		r.Error = "Command wrote more output than allowed"
 	case slots.OutcomeDiskLimited:
 		r.Error = "Command used more disk than allowed"
-	default:
+	case slots.OutcomeCancelled:
 		cancelled(ctx, &r)
 	}
 	return r
@@ -140,12 +140,12 @@ func infrastructure(err error) bool {
 	if !ok {
 		return false
 	}
-	switch e.Kind {
-	case slots.KindNotFound, slots.KindDenied, slots.KindTooLarge, slots.KindConflict, slots.KindBadRequest:
-		return false
-	default:
-		return true
-	}
+	return !slices.Contains(explained, e.Kind)
+}
+
+// explained are the kinds that a file or an argument explains.
+var explained = []slots.Kind{
+	slots.KindNotFound, slots.KindDenied, slots.KindTooLarge, slots.KindConflict, slots.KindBadRequest,
 }
 
 // fileDone is the result of a workspace operation that succeeded.

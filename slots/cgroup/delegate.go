@@ -20,7 +20,6 @@ func PlaceDelegate(attr *syscall.SysProcAttr) {
 	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 	attr.GidMappingsEnableSetgroups = false
-	attr.Pdeathsig = syscall.SIGKILL
 }
 
 // MountDelegated mounts cgroup v2 in a process that was started as

@@ -350,15 +350,17 @@ func (f *fake) drop(point string, pid int) {
 	}
 }
 
-// events brings cgroup.events of dir up to date.
+// events brings cgroup.events of dir and of what is above it up to date.
 func (f *fake) events(dir string) {
-	text, err := readText(filepath.Join(dir, "cgroup.events"))
-	if err != nil {
-		return
+	for ; strings.HasPrefix(dir, f.root); dir = filepath.Dir(dir) {
+		text, err := readText(filepath.Join(dir, "cgroup.events"))
+		if err != nil {
+			return
+		}
+		listed, _ := listPids(dir, true)
+		f.mustWrite(filepath.Join(dir, "cgroup.events"),
+			fmt.Sprintf("populated %d\nfrozen %d\n", min(1, len(listed)), parseKeyed(text)["frozen"]))
 	}
-	listed, _ := listPids(dir, true)
-	f.mustWrite(filepath.Join(dir, "cgroup.events"),
-		fmt.Sprintf("populated %d\nfrozen %d\n", min(1, len(listed)), parseKeyed(text)["frozen"]))
 }
 
 func (f *fake) end(pid int) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -196,10 +197,8 @@ func isOurs(k kernel, dir string) error {
 	if err != nil {
 		return err
 	}
-	for _, pid := range pids {
-		if pid == k.pid {
-			return nil
-		}
+	if slices.Contains(pids, k.pid) {
+		return nil
 	}
 	return fmt.Errorf("%s does not list this process: %w", filepath.Join(dir, "cgroup.procs"), errNoMount)
 }

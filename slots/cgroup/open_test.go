@@ -53,9 +53,9 @@ func TestAReadOnlyContainerNamesEveryWayAndItsMend(t *testing.T) {
 	assert.Contains(t, unavailable.Tried[1].Mend, "apparmor=unconfined")
 	require.ErrorIs(t, unavailable.Tried[2].Err, errNoMount)
 	require.ErrorIs(t, err, unix.EACCES)
-	assert.ErrorContains(t, err, "no writable cgroup: v2 at ")
+	require.ErrorContains(t, err, "no writable cgroup: v2 at ")
 	assert.NotContains(t, err.Error(), "\n")
-	assert.ErrorContains(t, err, "v2 delegated: permission denied (")
+	require.ErrorContains(t, err, "v2 delegated: permission denied (")
 	assert.Equal(t, before, f.files())
 }
 
@@ -145,7 +145,7 @@ func TestWhoseProcessesMayBeMoved(t *testing.T) {
 			tree, err := f.open(Config{})
 			if !tt.allowed {
 				require.ErrorIs(t, err, errShared)
-				assert.ErrorContains(t, err, "systemd-run")
+				require.ErrorContains(t, err, "systemd-run")
 				assert.Equal(t, before, f.files())
 				return
 			}
@@ -196,7 +196,7 @@ func TestAProbeThatFailsLeavesNothing(t *testing.T) {
 			f.refuse[end] = unix.EPERM
 			_, err := f.open(Config{})
 			require.ErrorIs(t, err, unix.EPERM)
-			assert.ErrorContains(t, err, "run the agent as root")
+			require.ErrorContains(t, err, "run the agent as root")
 			assert.Equal(t, before, f.files())
 		})
 	}
@@ -263,7 +263,7 @@ func TestAV1ContainerThatMayWriteNothingSaysSo(t *testing.T) {
 	f.readonly = true
 	_, err := f.open(Config{})
 	require.ErrorIs(t, err, unix.EROFS)
-	assert.ErrorContains(t, err, "privileged container")
+	require.ErrorContains(t, err, "privileged container")
 }
 
 func TestACgroupThatDoesNotListUsIsNotOurs(t *testing.T) {
@@ -285,7 +285,8 @@ func TestOpenRefusesANameWithoutAPid(t *testing.T) {
 	assert.True(t, ok)
 	assert.Equal(t, "berth_x", prefix)
 	assert.Equal(t, os.Getpid(), pid)
-	assert.NotEqual(t, NewName("a"), NewName("a"))
+	first, second := NewName("a"), NewName("a")
+	assert.NotEqual(t, first, second)
 }
 
 func TestOpenSaysWhatItCouldNotRead(t *testing.T) {
@@ -383,8 +384,8 @@ func TestSweepNamesWhatItCouldNotRemove(t *testing.T) {
 	tree := f.mustOpen()
 	removed, err := tree.Sweep(soon(t), "berth")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.ErrorContains(t, err, "sweep cgroup tree berth-55-a")
-	assert.ErrorContains(t, err, "[700]")
+	require.ErrorContains(t, err, "sweep cgroup tree berth-55-a")
+	require.ErrorContains(t, err, "[700]")
 	assert.Empty(t, removed)
 }
 
@@ -397,8 +398,8 @@ func TestTreeCloseNamesWhatStayedAndCanBeTriedAgain(t *testing.T) {
 	f.stubborn[800] = true
 	err = tree.Close(soon(t))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.ErrorContains(t, err, "close cgroup slot-0: processes [800] stay")
-	assert.ErrorContains(t, err, "remove cgroup")
+	require.ErrorContains(t, err, "close cgroup slot-0: processes [800] stay")
+	require.ErrorContains(t, err, "remove cgroup")
 
 	delete(f.stubborn, 800)
 	require.NoError(t, tree.Close(t.Context()))

@@ -70,8 +70,8 @@ func delegate(ctx context.Context) (*os.File, error) {
 		return nil, err
 	}
 	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
-	defer ours.Close()
-	defer theirs.Close()
+	defer func() { _ = ours.Close() }()
+	defer func() { _ = theirs.Close() }()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Env = append(os.Environ(), helperEnv+"=delegate")
 	cmd.ExtraFiles = []*os.File{theirs}
@@ -88,7 +88,7 @@ func delegate(ctx context.Context) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	oob := make([]byte, 64)
 	_, n, _, _, err := conn.(*net.UnixConn).ReadMsgUnix(make([]byte, 1), oob)
 	if err != nil {
@@ -328,8 +328,8 @@ func TestCloseKillsWaitsAndRemoves(t *testing.T) {
 	g, err := tree.Create("slot-0", slots.Limits{})
 	require.NoError(t, err)
 	p := startBash(t, g, `sleep 100 & sleep 100`)
-	done := make(chan error, 1)
-	go func() { done <- p.Wait() }()
+	done := make(chan struct{})
+	go func() { defer close(done); _ = p.Wait() }()
 	dirs := g.dirs
 	require.NoError(t, g.Close(within(t, 10*time.Second)))
 	<-done
@@ -445,6 +445,19 @@ func TestATreeStandsBesideThatOfADeadAgent(t *testing.T) {
 	require.NoError(t, next.Close(within(t, 10*time.Second)))
 }
 
+func TestATreeInsideALivingOnesWorksAsWell(t *testing.T) {
+	outer := openReal(t)
+	inner, err := Open(t.Context(), Config{Name: NewName("berthtest"), Delegate: delegate})
+	require.NoError(t, err)
+	assert.Equal(t, outer.How(), inner.How())
+	assert.Equal(t, outer.Controllers(), inner.Controllers())
+	g, err := inner.Create("slot-0", slots.Limits{MemoryBytes: 32 << 20})
+	require.NoError(t, err)
+	p := startBash(t, g, `sleep 100`)
+	go func() { _ = p.Wait() }()
+	require.NoError(t, inner.Close(within(t, 10*time.Second)))
+}
+
 func hasController(tree *Tree, name string) bool {
 	_, ok := tree.homes[name]
 	return ok
@@ -455,7 +468,7 @@ func hasController(tree *Tree, name string) bool {
 func closeGroup(t *testing.T, g *Group) {
 	t.Helper()
 	dirs := g.dirs
-	if err := g.Close(within(t, 3*time.Second)); err != nil {
+	if err := g.Close(within(t, time.Second)); err != nil {
 		require.ErrorIs(t, err, ErrUnreaped)
 		t.Log(err)
 	}

@@ -29,11 +29,12 @@ func TestTheShareIsTheSmallestQuotaOnTheWayUp(t *testing.T) {
 }
 
 func TestParseCPUMax(t *testing.T) {
+	none := math.Inf(1)
 	for text, want := range map[string]float64{
-		"max 100000": math.Inf(1), "-1 100000": math.Inf(1), "0 100000": math.Inf(1), "50000 100000": 0.5,
-		"": math.Inf(1), "50000": math.Inf(1), "x y": math.Inf(1), "100 0": math.Inf(1), "250000 100000\n": 2.5,
+		"max 100000": none, "-1 100000": none, "0 100000": none, "50000 100000": 0.5,
+		"": none, "50000": none, "x y": none, "100 0": none, "250000 100000\n": 2.5,
 	} {
-		assert.Equal(t, want, parseCPUMax(text), text)
+		assert.InDelta(t, min(want, 1e9), min(parseCPUMax(text), 1e9), 0, text)
 	}
 }
 
@@ -127,7 +128,7 @@ func FuzzParsersNeverPanic(f *testing.F) {
 	f.Add(hybridMounts, hybridMembership, "low 0\nmax 1\n")
 	f.Add(dockerMounts1, dockerMembership1, "max 100000")
 	f.Fuzz(func(t *testing.T, mountinfo, membership, keyed string) {
-		p := place{root: t.TempDir(), mounts: parseMounts(mountinfo), member: parseMembership(membership)}
+		p := place{root: "/", mounts: parseMounts(mountinfo), member: parseMembership(membership)}
 		for _, c := range []string{memory, cpu} {
 			if s, ok := p.v1(c); ok {
 				require.NotEmpty(t, s.upwards())

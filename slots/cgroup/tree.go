@@ -23,14 +23,16 @@ const selfName = "self"
 // Tree is our part of the cgroup hierarchy. Its methods may be called from
 // several goroutines.
 type Tree struct {
-	k        kernel
-	name     string
-	how      string
-	version  int
-	homes    map[string]string // our own cgroup's directory by controller
-	missing  []Attempt
-	unified  *unified // v2 only
-	delegate *os.File // keeps the delegated mount alive; nil otherwise
+	k       kernel
+	name    string
+	how     string
+	version int
+	homes   map[string]string // our own cgroup's directory by controller
+	missing []Attempt
+
+	removal  sync.Mutex // one Sweep or Close at a time; guards the next two; taken before mu
+	unified  *unified   // v2 only
+	delegate *os.File   // keeps the delegated mount alive; nil otherwise
 
 	mu     sync.Mutex // guards what follows; not held while a group is closed
 	groups map[string]*Group
@@ -136,6 +138,8 @@ func (t *Tree) forget(g *Group) {
 // processes in "self" move back to where they came from first. ctx bounds the
 // waiting. The error names what stayed; Close may be called again then.
 func (t *Tree) Close(ctx context.Context) error {
+	t.removal.Lock()
+	defer t.removal.Unlock()
 	t.mu.Lock()
 	t.closed = true
 	groups := slices.Collect(maps.Values(t.groups))
@@ -167,6 +171,8 @@ func (t *Tree) Close(ctx context.Context) error {
 // and move into ours. It returns the names of the trees it removed. A tree
 // whose pid now belongs to somebody else is left alone.
 func (t *Tree) Sweep(ctx context.Context, prefix string) ([]string, error) {
+	t.removal.Lock()
+	defer t.removal.Unlock()
 	var removed []string
 	var errs []error
 	for _, name := range t.strays(prefix) {

@@ -13,17 +13,31 @@ import (
 // OpenFile makes a new file in the slot's output directory, as the slot, for
 // the agent to write. path is the slot's name of it.
 func (h *Holder) OpenFile(ctx context.Context, name string) (file *os.File, path string, err error) {
-	files, paths, err := h.open(ctx, holdRequest{What: "file", Name: name}, unix.S_IFREG, 1)
+	fds, paths, err := h.open(ctx, holdRequest{What: "file", Name: name}, unix.S_IFREG, 1, 1)
 	if err != nil {
 		return nil, "", err
 	}
-	return files[0], paths[0], nil
+	return os.NewFile(uintptr(fds[0]), paths[0]), paths[0], nil
 }
 
-// OpenPipes makes two pipes with names in the slot and opens their read ends.
-// DropPipes removes the names.
-func (h *Holder) OpenPipes(ctx context.Context, name string) (files []*os.File, paths []string, err error) {
-	return h.open(ctx, holdRequest{What: "fifos", Name: name}, unix.S_IFIFO, 2)
+// NamedPipe is a pipe that a process of the slot opens by its path.
+type NamedPipe struct {
+	Path  string
+	Read  int // descriptor, does not block
+	Write int // descriptor, keeps the reader from meeting an early end
+}
+
+// OpenPipes makes two pipes with names in the slot. DropPipes removes the
+// names; the descriptors are the caller's.
+func (h *Holder) OpenPipes(ctx context.Context, name string) (pipes [2]NamedPipe, err error) {
+	fds, paths, err := h.open(ctx, holdRequest{What: "fifos", Name: name}, unix.S_IFIFO, 2, 4)
+	if err != nil {
+		return pipes, err
+	}
+	for i := range pipes {
+		pipes[i] = NamedPipe{Path: paths[i], Read: fds[2*i], Write: fds[2*i+1]}
+	}
+	return pipes, nil
 }
 
 // DropPipes removes the names that OpenPipes made.
@@ -33,7 +47,7 @@ func (h *Holder) DropPipes(ctx context.Context, name string) error {
 	return err
 }
 
-func (h *Holder) open(ctx context.Context, r holdRequest, wantType uint32, want int) ([]*os.File, []string, error) {
+func (h *Holder) open(ctx context.Context, r holdRequest, wantType uint32, paths, files int) ([]int, []string, error) {
 	f, err := h.call(ctx, kindHold, encode(r))
 	if err != nil {
 		return nil, nil, fmt.Errorf("open %s: %w", r.What, err)
@@ -42,7 +56,7 @@ func (h *Holder) open(ctx context.Context, r holdRequest, wantType uint32, want 
 	if err == nil && answer.Error != nil {
 		err = &StageError{Stage: answer.Error.Stage, Errno: answer.Error.Errno, Text: answer.Error.Text}
 	}
-	if err == nil && (len(f.files) != want || len(answer.Paths) != want) {
+	if err == nil && (len(f.files) != files || len(answer.Paths) != paths) {
 		err = fmt.Errorf("%w: %d files", errFrame, len(f.files))
 	}
 	for _, fd := range f.files {
@@ -54,12 +68,7 @@ func (h *Holder) open(ctx context.Context, r holdRequest, wantType uint32, want 
 		closeAll(f.files)
 		return nil, nil, fmt.Errorf("open %s: %w", r.What, err)
 	}
-	out := make([]*os.File, len(f.files))
-	for i, fd := range f.files {
-		unix.SetNonblock(fd, true)
-		out[i] = os.NewFile(uintptr(fd), answer.Paths[i])
-	}
-	return out, answer.Paths, nil
+	return f.files, answer.Paths, nil
 }
 
 // expectType refuses a descriptor that is not what was asked for: the agent

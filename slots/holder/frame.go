@@ -114,8 +114,8 @@ type failure struct {
 // kept process started since it was marked.
 type sweepRequest struct {
 	Under uint64 `json:"under,omitempty"`
-	Drop  uint64 `json:"drop,omitempty"`  // keep this process no longer
-	UID   int    `json:"uid,omitempty"`   // for the spawner: everything that runs as this uid
+	Drop  uint64 `json:"drop,omitempty"` // keep this process no longer
+	UID   int    `json:"uid,omitempty"`  // for the spawner: everything that runs as this uid
 }
 
 // sweepReport says what a sweep met.

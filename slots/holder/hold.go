@@ -10,7 +10,7 @@ import (
 
 // holdRequest asks for files that the agent itself reads or writes.
 type holdRequest struct {
-	What string `json:"what"` // fifos: two pipes with names, both read ends; file: a new file; drop: remove the pipes
+	What string `json:"what"` // fifos: two pipes with names, both ends of each; file: a new file; drop: remove the pipes
 	Name string `json:"name"`
 }
 
@@ -61,19 +61,32 @@ func (s *server) open(r holdRequest) (paths []string, files []int, err error) {
 			return nil, nil, err
 		}
 		for _, path := range []string{out, errs} {
-			if err := unix.Mkfifo(path, 0o600); err != nil {
-				closeAll(files)
-				return nil, nil, fmt.Errorf("make pipe %s: %w", path, err)
-			}
-			// Without O_NONBLOCK the open would wait for a writer.
-			fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+			ends, err := makePipe(path)
+			files = append(files, ends...)
 			if err != nil {
 				closeAll(files)
-				return nil, nil, fmt.Errorf("open pipe %s: %w", path, err)
+				return nil, nil, err
 			}
-			paths, files = append(paths, path), append(files, fd)
+			paths = append(paths, path)
 		}
 		return paths, files, nil
 	}
 	return nil, nil, fmt.Errorf("unknown kind %q", r.What)
+}
+
+// makePipe makes a pipe with a name and opens both ends: the reader's first,
+// without waiting for a writer, and then a writer's, so that the reader does
+// not meet an end before the first real writer has come.
+func makePipe(path string) (ends []int, err error) {
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return nil, fmt.Errorf("make pipe %s: %w", path, err)
+	}
+	for _, mode := range []int{unix.O_RDONLY, unix.O_WRONLY} {
+		fd, err := unix.Open(path, mode|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return ends, fmt.Errorf("open pipe %s: %w", path, err)
+		}
+		ends = append(ends, fd)
+	}
+	return ends, nil
 }

@@ -40,10 +40,7 @@ func setLandlock(p *Plan) error {
 		}
 	}
 	if l.HidePort {
-		if err := ll.AllThreadsPrctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return fmt.Errorf("set no_new_privs: %w", err)
-		}
-		if err := ll.AllThreadsLandlockRestrictSelf(rulesFD, 0); err != nil {
+		if err := ll.LandlockRestrictSelf(rulesFD, 0); err != nil {
 			return fmt.Errorf("restrict ports: %w", err)
 		}
 	}

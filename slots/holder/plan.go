@@ -23,7 +23,16 @@ type Plan struct {
 	Landlock    *Landlock        `json:"landlock,omitempty"`
 	NoNewPrivs  bool             `json:"no_new_privs"`
 	Seccomp     *seccomp.Options `json:"seccomp,omitempty"`
-	Threads     int              `json:"threads"` // made ahead, so that a full pids limit cannot end the holder
+	Began       int64            `json:"began,omitempty"` // set by the holder, Unix nanoseconds
+	Threads     int              `json:"threads"`         // made ahead, so that a full pids limit cannot end the holder
+}
+
+// forServing drops what has been done.
+func (p *Plan) forServing() {
+	p.Rlimits, p.Landlock, p.Seccomp = nil, nil, nil
+	if p.View != nil {
+		p.View = &View{Proc: p.View.Proc}
+	}
 }
 
 // Namespaces says which namespaces a holder gets of its own.

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +25,9 @@ const socketFD = 3
 
 // rulesFD is where a holder finds the spawner's port ruleset, if there is one.
 const rulesFD = 4
+
+// planFD is where a confined holder finds its plan.
+const planFD = 4
 
 // server is the child half: one process, serving one agent until the
 // connection ends.
@@ -57,15 +62,60 @@ type process struct {
 	mark    map[int]uint64 // descendants at the last mark, with their start times
 }
 
-// Main is the holder: it confines itself as its first message says, then
-// serves until the agent lets go of the socket. It returns the exit status.
+// Main is the holder: it confines itself as its first message says, becomes
+// ServeMain by exec, and serves until the agent lets go of the socket. It
+// returns the exit status, after a failure only.
 func Main() int {
+	runtime.LockOSThread()
+	runtime.GOMAXPROCS(1)
+	sealDescriptors()
+	c := newBlockingConn(socketFD)
+	c.send(kindFailed, 0, encode(asFailure(becomeServer(c))))
+	return 1
+}
+
+// becomeServer returns only an error.
+func becomeServer(c *blockingConn) error {
+	f, err := c.receive()
+	if err != nil {
+		return &stageError{"plan", err}
+	}
+	closeAll(f.files)
+	if f.kind != kindPlan {
+		return &stageError{"plan", fmt.Errorf("%w: kind %d came first", errFrame, f.kind)}
+	}
+	plan, err := decode[Plan](f.body)
+	if err != nil {
+		return &stageError{"plan", err}
+	}
+	plan.Began = time.Now().UnixNano()
+	if err := setUp(&plan); err != nil {
+		return err
+	}
+	plan.forServing()
+	text, err := attach(encode(plan))
+	if err == nil {
+		err = unix.Dup3(text, planFD, 0)
+	}
+	if err == nil {
+		_, err = unix.FcntlInt(socketFD, unix.F_SETFD, 0)
+	}
+	if err != nil {
+		return &stageError{"pass plan", err}
+	}
+	return &stageError{"become server", syscall.Exec(plan.Confine, []string{"sandboxd", "serve-slot"}, []string{})}
+}
+
+// ServeMain is the confined holder. It returns the exit status.
+func ServeMain() int {
+	// Children are made, and killed, from one thread: Landlock counts what a
+	// thread may signal by the thread that made it.
+	runtime.LockOSThread()
 	// One thread runs Go code at a time, and the collector keeps the heap
 	// close to what is in use: holders are many.
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(25)
-	unix.CloseOnExec(socketFD)
-	unix.CloseOnExec(rulesFD) // fails harmlessly where there is none
+	sealDescriptors()
 	c := newBlockingConn(socketFD)
 	s, err := start(c)
 	if err != nil {
@@ -76,22 +126,31 @@ func Main() int {
 	return 0
 }
 
+// sealDescriptors has exec close every descriptor but the first three, those
+// too that the agent itself was started with and knows nothing of.
+func sealDescriptors() {
+	if err := unix.CloseRange(socketFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err == nil {
+		return
+	}
+	for fd := socketFD; fd < 1024; fd++ { // before Linux 5.11
+		unix.CloseOnExec(fd)
+	}
+}
+
 func start(c *blockingConn) (*server, error) {
-	f, err := c.receive()
+	// Same-uid processes of the slot must not read or trace the holder. Exec
+	// has undone whatever was set before it.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return nil, &stageError{"dumpable", err}
+	}
+	text, err := detach(planFD)
 	if err != nil {
 		return nil, &stageError{"plan", err}
 	}
-	closeAll(f.files)
-	if f.kind != kindPlan {
-		return nil, &stageError{"plan", fmt.Errorf("%w: kind %d came first", errFrame, f.kind)}
-	}
-	plan, err := decode[Plan](f.body)
+	unix.Close(planFD)
+	plan, err := decode[Plan](text)
 	if err != nil {
 		return nil, &stageError{"plan", err}
-	}
-	began := time.Now()
-	if err := setUp(&plan); err != nil {
-		return nil, err
 	}
 	s := &server{
 		plan: plan, conn: c, env: plan.Env,
@@ -104,9 +163,29 @@ func start(c *blockingConn) (*server, error) {
 	if s.tree, err = workspace.Open(plan.Workspace, "/workspace"); err != nil {
 		return nil, &stageError{"open workspace", err}
 	}
+	makeThreads(plan.Threads)
 	go s.reap() // ends with the process: it holds nothing that outlives it
-	debug.FreeOSMemory()
-	return s, c.send(kindReady, 0, encode(Facts{SetupNS: int64(time.Since(began)), Threads: plan.Threads}))
+	return s, c.send(kindReady, 0, encode(Facts{SetupNS: time.Now().UnixNano() - plan.Began, Threads: plan.Threads}))
+}
+
+// makeThreads has the runtime make its threads now: a slot that has used up
+// its pids must not be able to make the holder's next one fail, which the
+// runtime answers by crashing.
+func makeThreads(n int) {
+	var ready, done sync.WaitGroup
+	release := make(chan struct{})
+	for range n {
+		ready.Add(1)
+		done.Go(func() {
+			runtime.LockOSThread()
+			ready.Done()
+			<-release
+			runtime.UnlockOSThread() // the thread goes back to the runtime's idle list
+		})
+	}
+	ready.Wait()
+	close(release)
+	done.Wait()
 }
 
 // serve answers requests until the connection ends, then takes every process
@@ -130,7 +209,7 @@ func (s *server) dispatch(f frame) {
 	case kindSpawn:
 		s.spawn(f)
 	case kindSweep:
-		go s.answerSweep(f) // waits for processes to end; spawns go on
+		s.answerSweep(f) // here, on the thread that made the processes
 	case kindMark:
 		s.markUnder(f.id)
 	case kindHold:

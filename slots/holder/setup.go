@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -34,8 +32,10 @@ func asFailure(err error) failure {
 	return f
 }
 
-// setUp confines this process as the plan says. It runs once, in this order,
-// because each step needs something that a later one takes away.
+// setUp confines the calling thread as the plan says. It runs once, in this
+// order, because each step needs something that a later one takes away. The
+// thread then becomes the holder by exec, which ends all other threads: so
+// what holds for it holds for the whole process, and no thread is missed.
 func setUp(p *Plan) error {
 	steps := []struct {
 		name string
@@ -66,10 +66,6 @@ func setUp(p *Plan) error {
 		// an unprivileged process insist on it.
 		{"no_new_privs", setNoNewPrivs},
 		{"landlock", setLandlock},
-		// Same-uid processes of the slot must not read or trace the holder.
-		// After the last write to our own /proc files.
-		{"dumpable", setUndumpable},
-		{"threads", makeThreads},
 		{"seccomp", setSeccomp}, // last: it denies most of the above
 	}
 	for _, s := range steps {
@@ -161,11 +157,20 @@ func setRlimits(p *Plan) error {
 }
 
 func dropGroups(p *Plan) error {
-	err := syscall.Setgroups(nil)
+	err := thread(unix.SYS_SETGROUPS, 0, 0, 0)
 	if errors.Is(err, unix.EPERM) && (!p.IDs.Switch || p.Namespaces.User) {
 		return nil // an unprivileged user namespace denies setgroups; its groups map to nobody
 	}
 	return err
+}
+
+// thread makes a system call for the calling thread alone, where the syscall
+// package would make it for all: exec is going to end the others.
+func thread(call, a, b, c uintptr) error {
+	if _, _, errno := syscall.RawSyscall6(call, a, b, c, 0, 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 func dropBounding(p *Plan) error {
@@ -176,12 +181,12 @@ func dropBounding(p *Plan) error {
 		if keepsCap(p, int(c)) {
 			continue
 		}
-		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
-		if errno == unix.EINVAL {
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) {
 			break // the kernel knows fewer
 		}
-		if errno != 0 {
-			return errno
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -200,10 +205,11 @@ func setIDs(p *Plan) error {
 	if !p.IDs.Switch {
 		return nil
 	}
-	if err := syscall.Setresgid(p.IDs.GID, p.IDs.GID, p.IDs.GID); err != nil {
+	uid, gid := uintptr(p.IDs.UID), uintptr(p.IDs.GID)
+	if err := thread(unix.SYS_SETRESGID, gid, gid, gid); err != nil {
 		return fmt.Errorf("set gid %d: %w", p.IDs.GID, err)
 	}
-	if err := syscall.Setresuid(p.IDs.UID, p.IDs.UID, p.IDs.UID); err != nil {
+	if err := thread(unix.SYS_SETRESUID, uid, uid, uid); err != nil {
 		return fmt.Errorf("set uid %d: %w", p.IDs.UID, err)
 	}
 	return nil
@@ -212,9 +218,12 @@ func setIDs(p *Plan) error {
 // dropCapabilities empties the ambient set, which a change of uid alone would
 // leave to a process that got its capabilities that way, and then the others.
 func dropCapabilities(p *Plan) error {
-	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
-	if errno != 0 && errno != unix.EINVAL {
-		return fmt.Errorf("clear ambient set: %w", errno)
+	err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+	if err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("clear ambient set: %w", err)
+	}
+	if !p.IDs.Switch {
+		return nil
 	}
 	return setCapabilities(p.IDs.Caps)
 }
@@ -223,35 +232,7 @@ func setNoNewPrivs(p *Plan) error {
 	if !p.NoNewPrivs {
 		return nil
 	}
-	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-func setUndumpable(*Plan) error {
-	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
-}
-
-// makeThreads has the runtime make its threads now: a slot that has used up
-// its pids must not be able to make the holder's next one fail, which the
-// runtime answers by crashing.
-func makeThreads(p *Plan) error {
-	var ready, done sync.WaitGroup
-	release := make(chan struct{})
-	for range p.Threads {
-		ready.Add(1)
-		done.Go(func() {
-			runtime.LockOSThread()
-			ready.Done()
-			<-release
-			runtime.UnlockOSThread() // the thread goes back to the runtime's idle list
-		})
-	}
-	ready.Wait()
-	close(release)
-	done.Wait()
-	return nil
+	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 }
 
 func setSeccomp(p *Plan) error {

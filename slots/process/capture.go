@@ -3,6 +3,7 @@ package process
 import (
 	"io"
 	"os"
+	"slices"
 	"sync"
 )
 
@@ -147,7 +148,7 @@ func (c *Capture) spillNext(p []byte) {
 		}
 		// Head and tail are still contiguous here: together they hold at
 		// least four times the window in bytes.
-		start := append(c.head[:len(c.head):len(c.head)], c.tail...)
+		start := append(slices.Clip(c.head), c.tail...)
 		n, err := spill.WriteAt(start[:min(int64(len(start)), c.config.SpillMax)], 0)
 		c.spilledTo(spill, int64(n), err)
 	}

@@ -51,12 +51,13 @@ func plainText(stream []byte, window int) Text {
 }
 
 // writeInPieces writes the stream by Writes of random lengths up to most.
-func writeInPieces(t testing.TB, c *Capture, stream []byte, random *rand.Rand, most int) {
+func writeInPieces(tb testing.TB, c *Capture, stream []byte, random *rand.Rand, most int) {
+	tb.Helper()
 	for len(stream) > 0 {
 		n := min(1+random.IntN(most), len(stream))
 		written, err := c.Write(stream[:n])
-		require.NoError(t, err)
-		require.Equal(t, n, written)
+		require.NoError(tb, err)
+		require.Equal(tb, n, written)
 		stream = stream[n:]
 	}
 }
@@ -184,7 +185,7 @@ func TestWriteAfterCloseIsRefused(t *testing.T) {
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Close())
 	_, err := c.Write([]byte("late"))
-	assert.ErrorIs(t, err, os.ErrClosed)
+	require.ErrorIs(t, err, os.ErrClosed)
 	assert.Zero(t, c.Total())
 }
 
@@ -239,9 +240,10 @@ func TestASmallStreamTakesOneSmallAllocation(t *testing.T) {
 }
 
 // file makes a real spill file and remembers it.
-func file(t testing.TB, opened **os.File) func() (Spill, error) {
+func file(tb testing.TB, opened **os.File) func() (Spill, error) {
+	tb.Helper()
 	return func() (Spill, error) {
-		f, err := os.Create(filepath.Join(t.TempDir(), "spill"))
+		f, err := os.Create(filepath.Join(tb.TempDir(), "spill"))
 		*opened = f
 		return f, err
 	}
@@ -286,7 +288,7 @@ func TestSpillStopsAtItsBound(t *testing.T) {
 		c := NewCapture(CaptureConfig{Window: 10, Spill: file(t, &f), SpillMax: bound})
 		writeInPieces(t, c, bytes.Repeat([]byte("0123456789"), 100), rand.New(rand.NewPCG(1, uint64(bound))), 30)
 		assert.Equal(t, bound, c.Spilled())
-		assert.NoError(t, c.SpillErr())
+		require.NoError(t, c.SpillErr())
 		status, err := f.Stat()
 		require.NoError(t, err)
 		assert.Equal(t, bound, status.Size())
@@ -358,7 +360,7 @@ func TestASpillThatCannotBeOpenedIsAskedForOnce(t *testing.T) {
 	}})
 	writeInPieces(t, c, bytes.Repeat([]byte("x"), 100), rand.New(rand.NewPCG(1, 1)), 9)
 	assert.Equal(t, 1, calls)
-	assert.ErrorIs(t, c.SpillErr(), errFull)
+	require.ErrorIs(t, c.SpillErr(), errFull)
 	assert.Zero(t, c.Spilled())
 	require.NoError(t, c.Release())
 }

@@ -17,20 +17,22 @@ import (
 
 // follow reads from offset to the end and returns what it got and how many
 // bytes it had to skip.
-func follow(t testing.TB, c *Capture, offset int64, most int) (got []byte, skipped int64) {
+func follow(tb testing.TB, c *Capture, offset int64, most int) (got []byte, skipped int64) {
+	tb.Helper()
 	for {
-		chunk, err := c.Next(t.Context(), offset, most)
+		chunk, err := c.Next(tb.Context(), offset, most)
 		if errors.Is(err, io.EOF) {
 			return got, skipped
 		}
 		if gap, isGap := errors.AsType[*GapError](err); isGap {
-			assert.Equal(t, offset, gap.From)
-			assert.Greater(t, gap.To, offset)
+			assert.Equal(tb, offset, gap.From)
+			assert.Greater(tb, gap.To, offset)
 			skipped += gap.To - offset
 			offset = gap.To
 			continue
 		}
-		if !assert.NoError(t, err) || !assert.NotEmpty(t, chunk) {
+		if err != nil || len(chunk) == 0 {
+			tb.Errorf("read at %d: %d bytes, %v", offset, len(chunk), err)
 			return got, skipped
 		}
 		got = append(got, chunk...)
@@ -63,7 +65,7 @@ func TestNextNamesTheBytesThatAreNoLongerKept(t *testing.T) {
 	assert.Equal(t, "34567", string(chunk), "what is left of the head")
 	_, err = c.Next(t.Context(), 8, 0)
 	assert.Equal(t, &GapError{From: 8, To: 16}, err)
-	assert.EqualError(t, err, "output bytes 8 to 16 are no longer kept")
+	require.EqualError(t, err, "output bytes 8 to 16 are no longer kept")
 	chunk, err = c.Next(t.Context(), 16, 0)
 	require.NoError(t, err)
 	assert.Equal(t, "89abcdef", string(chunk))
@@ -158,7 +160,7 @@ func TestNextBeyondTheEndWaitsForThatOffset(t *testing.T) {
 		assert.Nil(t, chunk)
 		_, _ = c.Write([]byte("56"))
 		wg.Wait()
-		assert.NoError(t, err)
+		require.NoError(t, err)
 		assert.Equal(t, "56", string(chunk))
 	})
 }

@@ -21,7 +21,7 @@ type Config struct {
 	Exe     string // the agent's binary; default the running one
 	Slots   int    // how many there will be; default 1
 
-	Attempt slots.Level       // the strongest level to try; none means all
+	Attempt slots.Level       // the strongest level to try
 	Require slots.Requirement // the least to accept
 
 	Limits      slots.Limits // of each slot
@@ -35,9 +35,9 @@ type Config struct {
 	RefusesUIDs bool
 
 	FirstUID int      // first uid and gid of slots; default 61000
-	Env     []string // K=V for every process of a slot, above our own
-	Hide    []string // absolute paths that slots must not see, besides DataDir
-	CPUs    float64  // of the container, for parallelism hints; default measured
+	Env      []string // K=V for every process of a slot, above our own
+	Hide     []string // absolute paths that slots must not see, besides DataDir
+	CPUs     float64  // of the container, for parallelism hints; default measured
 
 	// NoCgroup leaves cgroups alone even where they work.
 	NoCgroup bool
@@ -60,9 +60,6 @@ func (c Config) withDefaults() (Config, error) {
 		c.Exe = exe
 	}
 	c.Slots = max(1, c.Slots)
-	if c.Attempt == slots.LevelNone {
-		c.Attempt = slots.LevelNSCgroup
-	}
 	if c.FirstUID == 0 {
 		c.FirstUID = 61000
 	}

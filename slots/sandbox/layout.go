@@ -167,7 +167,7 @@ func (l layout) provideAccounts() error {
 // only when that sandbox is proven gone.
 type uidPool struct {
 	first int
-	used []bool
+	used  []bool
 }
 
 func (p *uidPool) take() int {

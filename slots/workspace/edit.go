@@ -73,7 +73,7 @@ func (t *Tree) edit(ctx context.Context, args EditArgs) (EditReply, error) {
 	if _, err := s.file.Write(changed); err != nil {
 		return EditReply{}, err
 	}
-	if err := s.commit(p.name); err != nil {
+	if err := s.commit(p.name, true); err != nil {
 		return EditReply{}, err
 	}
 	return EditReply{

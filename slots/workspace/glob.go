@@ -50,7 +50,7 @@ func (t *Tree) glob(ctx context.Context, args GlobArgs) (GlobReply, error) {
 	if err != nil {
 		return GlobReply{}, err
 	}
-	g, err := compileGlob(pattern, doublestar)
+	g, err := compileGlob(pattern, starGlob)
 	if err != nil {
 		return GlobReply{}, refusal("glob", args.Pattern, slots.KindBadRequest,
 			"Invalid pattern %q: %v", shorten(args.Pattern, 200), err)

@@ -121,9 +121,7 @@ func (m *matcher) findWord(text []byte, pos int) (from, to int, ok bool) {
 			break
 		}
 		from, to = pos+loc[0], pos+loc[1]
-		before, _ := utf8.DecodeLastRune(text[:from])
-		after, _ := utf8.DecodeRune(text[to:])
-		if !isWord(before) && !isWord(after) {
+		if !isWord(utf8.DecodeLastRune(text[:from])) && !isWord(utf8.DecodeRune(text[to:])) {
 			return from, to, true
 		}
 		_, size := utf8.DecodeRune(text[from:])
@@ -132,8 +130,10 @@ func (m *matcher) findWord(text []byte, pos int) (from, to int, ok bool) {
 	return 0, 0, false
 }
 
-func isWord(r rune) bool {
-	return r == '_' || r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r))
+// isWord takes what decoding a rune gave. An invalid byte counts as part of a
+// word, as for ripgrep; the end of the text does not.
+func isWord(r rune, size int) bool {
+	return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) || r == utf8.RuneError && size == 1
 }
 
 // lineEnd is the position behind the line break of the line that pos is in.

@@ -21,9 +21,9 @@ type dialect struct {
 }
 
 var (
-	doublestar = dialect{braces: true, selfDeep: true} // of the module doublestar, and of editors
-	gitGlob    = dialect{}                             // of .gitignore
-	rgGlob     = dialect{braces: true}                 // of rg -g
+	starGlob = dialect{braces: true, selfDeep: true} // of the module doublestar, and of editors
+	gitGlob  = dialect{}                             // of .gitignore
+	rgGlob   = dialect{braces: true}                 // of rg -g
 )
 
 // glob is a compiled pattern for whole paths or names. `*`, `?` and classes
@@ -140,7 +140,8 @@ func (t *globTranslation) deepEnd() bool {
 	return true
 }
 
-// deepStart translates "**" where it is a whole component.
+// deepStart translates "**" where it is a whole component. At the end of an
+// alternative it stands for at least one component.
 func (t *globTranslation) deepStart() bool {
 	after, ok := strings.CutPrefix(t.rest, "**")
 	if !ok {

@@ -351,7 +351,7 @@ func (u *unpacker) makeFile(ctx context.Context, dir handle, base string, h *tar
 		return err
 	}
 	setTime(dir, s.name, h.ModTime)
-	err = s.commit(base)
+	err = s.commit(base, false)
 	if errors.Is(err, unix.EISDIR) {
 		return errOmit("there is a directory of that name")
 	}

@@ -1,0 +1,36 @@
+// Command sandboxd serves the slots of one container. The same binary is, by
+// its first argument, also what runs inside: the spawner, the holders and
+// their trampolines.
+package main
+
+import (
+	"os"
+
+	"berth/slots/holder"
+	"berth/slots/probe"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	if len(os.Args) > 1 {
+		// The inner roles come first and touch nothing of the agent's: they
+		// start often and must stay small.
+		switch os.Args[1] {
+		case "holder":
+			os.Exit(holder.Main())
+		case "serve-slot":
+			os.Exit(holder.ServeMain())
+		case "spawner":
+			os.Exit(holder.SpawnerMain())
+		case "confine":
+			os.Exit(holder.ConfineMain(os.Args[2:], os.Stderr))
+		case "kill-all":
+			os.Exit(holder.KillAllMain())
+		case "attack":
+			os.Exit(probe.AttackMain(os.Stdin, os.Stdout))
+		}
+	}
+	os.Exit(64)
+}
