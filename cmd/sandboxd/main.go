@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"os"
 
 	"berth/slots/holder"
@@ -32,5 +33,5 @@ func main() {
 			os.Exit(probe.AttackMain(os.Stdin, os.Stdout))
 		}
 	}
-	os.Exit(64)
+	os.Exit(Main(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }

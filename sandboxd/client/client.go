@@ -25,7 +25,7 @@ const (
 
 // Config says which container a Client is for.
 type Config struct {
-	BaseURL    string        // like http://10.0.0.7:8080; required
+	URL        string        // like http://10.0.0.7:8080; required
 	Token      string        // bearer token; "" sends none
 	HTTPClient *http.Client  // nil: one of its own, whose connections Close closes
 	Retries    int           // how often a request that may be is sent again; default 2, -1: never
@@ -44,12 +44,12 @@ type Client struct {
 
 // New makes a Client. It does not connect.
 func New(config Config) (*Client, error) {
-	origin, err := url.Parse(config.BaseURL)
+	origin, err := url.Parse(config.URL)
 	if err != nil {
 		return nil, fmt.Errorf("parse address of container: %w", err)
 	}
 	if origin.Scheme != "http" && origin.Scheme != "https" || origin.Host == "" {
-		return nil, fmt.Errorf("parse address of container: %q is no http URL", config.BaseURL)
+		return nil, fmt.Errorf("parse address of container: %q is no http URL", config.URL)
 	}
 	origin.Path = strings.TrimSuffix(origin.Path, "/")
 	c := &Client{origin: origin, token: config.Token, http: config.HTTPClient, retries: config.Retries, backoff: config.Backoff}

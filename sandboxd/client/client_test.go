@@ -36,7 +36,7 @@ func kind(t *testing.T, err error) slots.Kind {
 
 func TestNewRefusesWhatIsNoAddress(t *testing.T) {
 	for _, address := range []string{"", "10.0.0.1:80", "ftp://x", "http://", "http://\x00"} {
-		_, err := New(Config{BaseURL: address})
+		_, err := New(Config{URL: address})
 		assert.Error(t, err, address)
 	}
 }
@@ -95,7 +95,7 @@ func TestACutConnectionFailsAnUnnamedCallAndSaysMaybe(t *testing.T) {
 }
 
 func TestAContainerThatIsNotThereRanNothing(t *testing.T) {
-	c, err := New(Config{BaseURL: "http://127.0.0.1:1", Retries: -1})
+	c, err := New(Config{URL: "http://127.0.0.1:1", Retries: -1})
 	require.NoError(t, err)
 	_, err = c.Execute(t.Context(), bash("", "say x"))
 	assert.Equal(t, slots.KindContainerUnreachable, kind(t, err))
@@ -350,7 +350,7 @@ func TestOneConnectionServesManyRequests(t *testing.T) {
 
 func TestAWrongTokenIsUnauthorized(t *testing.T) {
 	f := start(t)
-	c, err := New(Config{BaseURL: f.origin.String(), Token: "wrong"})
+	c, err := New(Config{URL: f.origin.String(), Token: "wrong"})
 	require.NoError(t, err)
 	defer c.Close()
 	_, err = c.Slots(t.Context())
@@ -374,7 +374,7 @@ func TestEveryKindComesBackAsItWasSent(t *testing.T) {
 				w.WriteHeader(k.Status())
 				_, _ = w.Write(encode(t, body))
 			}))
-			c, err := New(Config{BaseURL: server.URL})
+			c, err := New(Config{URL: server.URL})
 			require.NoError(t, err)
 			_, err = c.Slots(t.Context())
 			c.Close()

@@ -139,7 +139,7 @@ func start(t *testing.T) *fixture {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, ln) }()
 	f.proxy = newProxy(t, ln.Addr().String())
-	f.Client, err = New(Config{BaseURL: "http://" + f.proxy.ln.Addr().String(), Token: token, Backoff: time.Millisecond})
+	f.Client, err = New(Config{URL: "http://" + f.proxy.ln.Addr().String(), Token: token, Backoff: time.Millisecond})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		f.Close()

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -75,6 +76,43 @@ func BenchmarkExecute(b *testing.B) {
 func BenchmarkExecuteRaw(b *testing.B) {
 	benchmarkRaw(b, benchServer(b), "POST /execute HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+testToken+
 		"\r\nContent-Type: application/json\r\nContent-Length: "+itoa(len(benchCall))+"\r\n\r\n"+benchCall)
+}
+
+// BenchmarkStreamFirstByte is the time from a command's write of its first
+// output to its arrival at the client.
+func BenchmarkStreamFirstByte(b *testing.B) {
+	c := start(b, Config{Token: testToken})
+	written, seen := make(chan time.Time, 1), make(chan struct{})
+	c.run = func(_ context.Context, _ api.Call, stdout, _ io.Writer) api.Result {
+		written <- time.Now()
+		_, _ = io.WriteString(stdout, "x")
+		<-seen
+		return ran("x")
+	}
+	var total time.Duration
+	for b.Loop() {
+		req, err := http.NewRequest(http.MethodPost, "http://"+c.addr+"/execute", strings.NewReader(benchCall))
+		if err != nil {
+			b.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+testToken)
+		req.Header.Set("Accept", api.TypeNDJSON)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			b.Fatal(err)
+		}
+		r := bufio.NewReader(res.Body)
+		for line := ""; !strings.Contains(line, `"chunk"`); {
+			if line, err = r.ReadString('\n'); err != nil {
+				b.Fatal(err)
+			}
+		}
+		total += time.Since(<-written)
+		seen <- struct{}{}
+		_, _ = io.Copy(io.Discard, r)
+		_ = res.Body.Close()
+	}
+	b.ReportMetric(float64(total.Microseconds())/float64(b.N), "µs/first-byte")
 }
 
 // BenchmarkHealthRaw is the floor of a request that does next to nothing.

@@ -161,8 +161,8 @@ func (g *Group) limit2(l slots.Limits) error {
 	if err := g.set(memory, "memory.swap.max", swap); err != nil && !gone(err) {
 		return err
 	}
-	// Half a process tree is worth less than none.
-	if err := g.set(memory, "memory.oom.group", "1"); err != nil && !gone(err) {
+	// The kernel picks one victim: the holder of the slot is in the group too.
+	if err := g.set(memory, "memory.oom.group", "0"); err != nil && !gone(err) {
 		return err
 	}
 	share := fmt.Sprintf("max %d", period)

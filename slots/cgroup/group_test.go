@@ -53,7 +53,7 @@ func TestLimitsAsTheKernelReadsThem(t *testing.T) {
 			newGroup(t, f2, tt.limits)
 			assert.Equal(t, tt.memory2, f2.get(slot2+"/memory.max"))
 			assert.Equal(t, tt.swap2, f2.get(slot2+"/memory.swap.max"))
-			assert.Equal(t, "1", f2.get(slot2+"/memory.oom.group"))
+			assert.Equal(t, "0", f2.get(slot2+"/memory.oom.group"))
 			assert.Equal(t, tt.pids, f2.get(slot2+"/pids.max"))
 			assert.Equal(t, tt.cpu2, f2.get(slot2+"/cpu.max"))
 

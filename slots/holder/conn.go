@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,10 +45,17 @@ type polledConn struct {
 	buf, oob []byte
 }
 
+// sendDeadline bounds how long a full socket is waited for.
+const sendDeadline = 5 * time.Second
+
 var framePool = sync.Pool{New: func() any { return new([]byte) }}
 
 func (c *polledConn) send(k kind, id uint64, body []byte, files ...int) error {
 	return withPacket(k, id, body, files, func(packet, oob []byte) error {
+		// The other side may be stopped, or hostile, and never read.
+		if err := c.unix.SetWriteDeadline(time.Now().Add(sendDeadline)); err != nil {
+			return err
+		}
 		_, _, err := c.unix.WriteMsgUnix(packet, oob, nil)
 		return err
 	})

@@ -3,9 +3,13 @@ package holder
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,6 +39,10 @@ func (h *Holder) OpenPipes(ctx context.Context, name string) (pipes [2]NamedPipe
 		return pipes, err
 	}
 	for i := range pipes {
+		if fds[2*i], err = ownReader(fds[2*i]); err != nil {
+			closeAll(slices.DeleteFunc(fds, func(fd int) bool { return fd < 0 }))
+			return pipes, fmt.Errorf("open fifos: %w", err)
+		}
 		pipes[i] = NamedPipe{Path: paths[i], Read: fds[2*i], Write: fds[2*i+1]}
 	}
 	return pipes, nil
@@ -108,7 +116,7 @@ func (h *Holder) Do(ctx context.Context, name string, args, reply any, in io.Rea
 	answer := h.register(id, 2) // a stream and a reply
 	defer h.forget(id)
 	err = h.conn.send(kindOp, id, encode(request), files...)
-	pipe.begin(in)
+	pipe.begin(in, func(whole bool) { h.conn.send(kindInput, id, encode(inputEnd{whole})) })
 	defer pipe.end()
 	if err != nil {
 		return fmt.Errorf("%s: %w: %w", name, ErrGone, err)
@@ -121,7 +129,7 @@ func (h *Holder) Do(ctx context.Context, name string, args, reply any, in io.Rea
 func (h *Holder) finish(ctx context.Context, name string, answer chan frame, reply any, out io.Writer) error {
 	f, err := h.await(ctx, answer)
 	if err == nil && f.kind == kindStream {
-		if err = copyStream(f.files, out); err == nil {
+		if err = copyStream(ctx, f.files, out); err == nil {
 			f, err = h.await(ctx, answer)
 		}
 	}
@@ -150,8 +158,8 @@ func (h *Holder) finish(ctx context.Context, name string, answer chan frame, rep
 	return nil
 }
 
-// copyStream reads a passed pipe to its end.
-func copyStream(files []int, out io.Writer) error {
+// copyStream reads a passed pipe to its end, or to the context's.
+func copyStream(ctx context.Context, files []int, out io.Writer) error {
 	if len(files) != 1 {
 		closeAll(files)
 		return fmt.Errorf("%w: stream of %d files", errFrame, len(files))
@@ -160,16 +168,41 @@ func copyStream(files []int, out io.Writer) error {
 		closeAll(files)
 		return err
 	}
-	unix.SetNonblock(files[0], true)
-	stream := os.NewFile(uintptr(files[0]), "op-output")
+	fd, err := ownReader(files[0])
+	if err != nil {
+		return err
+	}
+	stream := os.NewFile(uintptr(fd), "op-output")
 	defer stream.Close() // early, it ends the operation's next write
+	// The operation hears of the context's end by itself; a holder that does
+	// not care must not hold the caller.
+	stop := context.AfterFunc(ctx, func() { stream.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
 	if out == nil {
 		out = io.Discard
 	}
 	if _, err := io.Copy(out, stream); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		return fmt.Errorf("copy output: %w", err)
 	}
 	return nil
+}
+
+// ownReader exchanges a passed pipe for an opening of our own. Whether reads
+// block belongs to the opening, which we would share with the holder: it
+// could have a thread of ours wait for ever.
+func ownReader(fd int) (int, error) {
+	own, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES) {
+		return fd, unix.SetNonblock(fd, true) // no /proc here, or the slot's uid is not ours to override
+	}
+	unix.Close(fd)
+	if err != nil {
+		return -1, fmt.Errorf("open passed pipe: %w", err)
+	}
+	return own, nil
 }
 
 // inputPipe feeds an operation that takes more than fits in its request.
@@ -201,8 +234,10 @@ func (r *opRequest) attach(in io.Reader) (*inputPipe, error) {
 	return &inputPipe{read: read, write: write, done: make(chan struct{})}, nil
 }
 
-// begin copies in to the pipe beside the operation.
-func (p *inputPipe) begin(in io.Reader) {
+// begin copies in to the pipe beside the operation. ended is told, before the
+// pipe ends, whether all of in was read: an input that was cut off must not
+// look like a short one.
+func (p *inputPipe) begin(in io.Reader, ended func(whole bool)) {
 	if p == nil {
 		return
 	}
@@ -210,7 +245,8 @@ func (p *inputPipe) begin(in io.Reader) {
 	go func() {
 		defer close(p.done)
 		defer p.write.Close()
-		io.Copy(p.write, in) // a short input shows in the operation's checks, an early end is its answer
+		_, err := io.Copy(p.write, in)
+		ended(err == nil)
 	}()
 }
 

@@ -20,6 +20,7 @@ const (
 	kindMark
 	kindOp
 	kindCancel
+	kindInput
 	kindHold
 	kindReady
 	kindFailed
@@ -130,6 +131,11 @@ type opRequest struct {
 	Args   json.RawMessage `json:"args,omitempty"`
 	Inline []byte          `json:"inline,omitempty"` // the input, when it is short
 	Piped  bool            `json:"piped,omitempty"`  // the input is the frame's descriptor
+}
+
+// inputEnd says, before a piped input ends, whether that is its true end.
+type inputEnd struct {
+	Whole bool `json:"whole"`
 }
 
 // opReply ends a file operation.

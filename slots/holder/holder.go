@@ -2,7 +2,6 @@ package holder
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -43,6 +42,7 @@ func (h *Holder) begin(ctx context.Context, p *Plan) error {
 	if err != nil {
 		return err
 	}
+	closeAll(f.files)
 	if f.kind == kindReady {
 		return nil
 	}
@@ -75,6 +75,14 @@ func (h *Holder) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for holder %d to end: %w", h.pid, context.Cause(ctx))
 	}
+	// A spawner that has ended can no longer say so: the pidfd is asked too.
+	for !h.ended() {
+		select {
+		case <-time.After(sweepPause):
+		case <-ctx.Done():
+			return fmt.Errorf("wait for holder %d to end: %w", h.pid, context.Cause(ctx))
+		}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed {
@@ -84,15 +92,25 @@ func (h *Holder) Close(ctx context.Context) error {
 	return nil
 }
 
-// read routes what the holder sends until it ends, or breaks the protocol,
-// which ends it.
+// ended asks the kernel. With a pid namespace the answer covers all of it.
+func (h *Holder) ended() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return true
+	}
+	poll := []unix.PollFd{{Fd: int32(h.pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll, 0)
+	return err == nil && n > 0
+}
+
+// read routes what the holder sends until it ends, or breaks the protocol or
+// the connection, which ends it.
 func (h *Holder) read() {
 	for {
 		f, err := h.conn.receive()
 		if err != nil {
-			if errors.Is(err, errFrame) {
-				h.Kill()
-			}
+			h.Kill()
 			h.mu.Lock()
 			h.err = err
 			h.mu.Unlock()
@@ -106,12 +124,21 @@ func (h *Holder) read() {
 // route hands a frame to whoever waits for its id. What nobody waits for, or
 // comes more often than it may, is dropped.
 func (h *Holder) route(f frame) {
+	if h.deliver(f) {
+		return
+	}
+	// Not under the lock: what a hostile holder passes may take long to close.
+	closeAll(f.files)
+}
+
+func (h *Holder) deliver(f frame) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	select {
 	case h.pending[f.id] <- f: // a nil channel is never ready
+		return true
 	default:
-		closeAll(f.files)
+		return false
 	}
 }
 
@@ -239,6 +266,7 @@ func (p *Process) Wait(ctx context.Context) (Exit, error) {
 		return Exit{}, err
 	}
 	p.h.forget(p.id)
+	closeAll(f.files)
 	if f.kind != kindExited {
 		return Exit{}, refusal(f.body)
 	}
@@ -283,8 +311,9 @@ func (h *Holder) sweep(ctx context.Context, r sweepRequest) (killed, left int, e
 	if err != nil {
 		return 0, 0, fmt.Errorf("sweep: %w", err)
 	}
+	closeAll(f.files)
 	report, err := decode[sweepReport](f.body)
-	return report.Killed, report.Left, err
+	return max(0, report.Killed), max(0, report.Left), err
 }
 
 // call sends a request and awaits its one answer.

@@ -1,11 +1,44 @@
 package holder
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
+
+// errCutOff is the end of an input that was not all that was to come.
+var errCutOff = errors.New("input was cut off")
+
+// opInput is a piped input. Its end is believed only when the agent has said
+// that it is the true one.
+type opInput struct {
+	ctx   context.Context //nolint:containedctx // an io.Reader has no other way to hear of a cancel
+	from  io.Reader
+	whole <-chan bool
+	ended bool
+}
+
+// Read reads on, and at the end waits for the agent's word.
+func (i *opInput) Read(p []byte) (int, error) {
+	n, err := i.from.Read(p)
+	if err != io.EOF || i.ended {
+		return n, err
+	}
+	select {
+	case whole := <-i.whole:
+		i.ended = true
+		if !whole {
+			return n, errCutOff
+		}
+		return n, io.EOF
+	case <-i.ctx.Done():
+		return n, context.Cause(i.ctx)
+	}
+}
 
 // shortOutput is the most that an operation returns inside its reply.
 const shortOutput = 32 << 10

@@ -47,6 +47,7 @@ type server struct {
 	gone    int                 // children reaped so far
 	changed chan struct{}       // closed and replaced whenever a child has been reaped
 	cancels map[uint64]context.CancelFunc
+	inputs  map[uint64]chan bool // told whether a piped input was whole
 
 	spawned chan struct{} // tells the reaper that there is a child to wait for
 	ops     chan struct{} // a place for each file operation at work
@@ -111,6 +112,9 @@ func ServeMain() int {
 	// Children are made, and killed, from one thread: Landlock counts what a
 	// thread may signal by the thread that made it.
 	runtime.LockOSThread()
+	// The slot's processes have this one's uid: without this they could read
+	// its memory, and speak through it where they may trace.
+	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) //nolint:errcheck // cannot fail
 	// One thread runs Go code at a time, and the collector keeps the heap
 	// close to what is in use: holders are many.
 	runtime.GOMAXPROCS(1)
@@ -154,7 +158,7 @@ func start(c *blockingConn) (*server, error) {
 	}
 	s := &server{
 		plan: plan, conn: c, env: plan.Env,
-		procs: map[int]*process{}, kept: map[uint64]*process{}, cancels: map[uint64]context.CancelFunc{},
+		procs: map[int]*process{}, kept: map[uint64]*process{}, cancels: map[uint64]context.CancelFunc{}, inputs: map[uint64]chan bool{},
 		changed: make(chan struct{}), spawned: make(chan struct{}, 1), ops: make(chan struct{}, 8),
 	}
 	if s.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
@@ -216,6 +220,16 @@ func (s *server) dispatch(f frame) {
 		s.hold(f)
 	case kindOp:
 		s.beginOp(f)
+	case kindInput:
+		s.mu.Lock()
+		if end := s.inputs[f.id]; end != nil {
+			answer, err := decode[inputEnd](f.body)
+			select {
+			case end <- err == nil && answer.Whole:
+			default: // said twice
+			}
+		}
+		s.mu.Unlock()
 	case kindCancel:
 		s.mu.Lock()
 		if cancel := s.cancels[f.id]; cancel != nil {
@@ -234,22 +248,25 @@ func (s *server) beginOp(f frame) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.mu.Lock()
 	s.cancels[f.id] = cancel
+	whole := make(chan bool, 1)
+	s.inputs[f.id] = whole
 	s.mu.Unlock()
 	go func() {
 		defer func() {
 			s.mu.Lock()
 			delete(s.cancels, f.id)
+			delete(s.inputs, f.id)
 			s.mu.Unlock()
 			cancel()
 		}()
 		s.ops <- struct{}{}
-		reply := s.runOp(ctx, f)
+		reply := s.runOp(ctx, f, whole)
 		<-s.ops
 		s.conn.send(kindReply, f.id, encode(reply))
 	}()
 }
 
-func (s *server) runOp(ctx context.Context, f frame) (reply opReply) {
+func (s *server) runOp(ctx context.Context, f frame, whole <-chan bool) (reply opReply) {
 	defer closeAll(f.files)
 	request, err := decode[opRequest](f.body)
 	if err != nil {
@@ -269,7 +286,7 @@ func (s *server) runOp(ctx context.Context, f frame) (reply opReply) {
 		pipe := os.NewFile(uintptr(f.files[0]), "op-input")
 		f.files = nil
 		defer pipe.Close()
-		in = io.MultiReader(in, pipe)
+		in = &opInput{ctx: ctx, from: io.MultiReader(in, pipe), whole: whole}
 	}
 	out := &opOutput{server: s, id: f.id}
 	defer out.Close()

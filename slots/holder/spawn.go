@@ -16,7 +16,7 @@ import (
 // that reads requests, so starts keep the order of requests.
 func (s *server) spawn(f frame) {
 	began := time.Now()
-	defer closeAll(f.files)
+	defer func() { closeAll(f.files) }() // the script's is taken out of them
 	request, err := decode[spawnRequest](f.body)
 	if err != nil {
 		s.refuse(f.id, &stageError{"request", err})
@@ -125,6 +125,7 @@ func (s *server) keepScript(f frame, request *spawnRequest) ([]int, error) {
 	text := os.NewFile(uintptr(f.files[last]), "script")
 	defer text.Close()
 	path := filepath.Join(s.plan.Run, fmt.Sprintf("script-%d", f.id))
+	os.Remove(path) // of an earlier holder on the same files
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return f.files[:last], err

@@ -125,11 +125,7 @@ func (s *Spawner) expect(id uint64) chan frame {
 }
 
 func (s *Spawner) await(ctx context.Context, id uint64, answer chan frame) (frame, error) {
-	defer func() {
-		s.mu.Lock()
-		delete(s.waiting, id)
-		s.mu.Unlock()
-	}()
+	defer s.forget(id, answer)
 	timeout := time.NewTimer(startDeadline)
 	defer timeout.Stop()
 	select {
@@ -144,6 +140,18 @@ func (s *Spawner) await(ctx context.Context, id uint64, answer chan frame) (fram
 		return frame{}, context.Cause(ctx)
 	case <-timeout.C:
 		return frame{}, fmt.Errorf("spawner did not answer within %v", startDeadline)
+	}
+}
+
+// forget stops waiting and closes what has come too late.
+func (s *Spawner) forget(id uint64, answer chan frame) {
+	s.mu.Lock()
+	delete(s.waiting, id)
+	s.mu.Unlock()
+	select {
+	case f := <-answer:
+		closeAll(f.files)
+	default:
 	}
 }
 
@@ -167,7 +175,8 @@ func (s *Spawner) read() {
 				delete(s.gone, f.id)
 			}
 		} else if answer := s.waiting[f.id]; answer != nil {
-			answer <- f // has room: one answer per request
+			delete(s.waiting, f.id) // one answer per request: there is room for it
+			answer <- f
 			f.files = nil
 		}
 		s.mu.Unlock()
@@ -198,6 +207,10 @@ func (s *Spawner) Spawn(ctx context.Context, p Plan, before func(pid int) error)
 		f, err = s.await(ctx, id, answer)
 	}
 	if err != nil {
+		s.forget(id, answer)
+		s.mu.Lock()
+		delete(s.gone, id) // nobody will ask; a holder that was made sees its connection end
+		s.mu.Unlock()
 		conn.Close()
 		return nil, fmt.Errorf("clone holder: %w", err)
 	}
@@ -215,9 +228,9 @@ func (s *Spawner) Spawn(ctx context.Context, p Plan, before func(pid int) error)
 		err = h.begin(ctx, &p)
 	}
 	if err != nil {
-		h.Kill()
-		h.conn.Close()
-		return nil, fmt.Errorf("set up holder: %w", err)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), startDeadline)
+		defer cancel()
+		return nil, errors.Join(fmt.Errorf("set up holder: %w", err), h.Close(end))
 	}
 	return h, nil
 }

@@ -56,11 +56,7 @@ func (s *server) sweep(targets func() ([]int, error)) sweepReport {
 		s.mu.Unlock()
 		var err error
 		if left, err = targets(); err != nil {
-			// Without /proc nothing can be told apart: everything goes.
-			left = []int{-1}
-			if !hasChildren() {
-				left = nil
-			}
+			left = s.known()
 		}
 		if len(left) == 0 || time.Now().After(deadline) {
 			break
@@ -76,6 +72,27 @@ func (s *server) sweep(targets func() ([]int, error)) sweepReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sweepReport{Killed: s.gone - before, Left: len(left)}
+}
+
+// known is what can be named without /proc: everything, where that is the
+// slot's alone; elsewhere the processes that this one made itself, for -1
+// would be the agent too.
+func (s *server) known() []int {
+	if !hasChildren() {
+		return nil
+	}
+	if s.ownsEveryone() {
+		return []int{-1}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var pids []int
+	for pid, p := range s.procs {
+		if s.kept[p.id] == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // sweepAll ends every process of the slot, the kept ones too.
@@ -110,7 +127,7 @@ func (s *server) unkept() ([]int, error) {
 func (s *server) ownsEveryone() bool { return s.plan.Namespaces.PID || s.plan.IDs.Switch }
 
 // startedUnder lists the descendants of a kept process that were not there at
-// its last mark.
+// its last mark, nor come from one that was.
 func (s *server) startedUnder(id uint64) ([]int, error) {
 	s.mu.Lock()
 	p := s.kept[id]
@@ -118,17 +135,15 @@ func (s *server) startedUnder(id uint64) ([]int, error) {
 	if p == nil {
 		return nil, nil
 	}
-	all, err := s.descend(p.pid, nil)
-	if err != nil {
-		return nil, err
-	}
-	var started []int
-	for _, pid := range all {
-		if at, there := p.mark[pid]; !there || at != s.startTime(pid) {
-			started = append(started, pid)
+	// What was there already stays, with what it starts: a server from an
+	// earlier command goes on forking for its clients.
+	spare := make(map[int]bool, len(p.mark))
+	for pid, at := range p.mark {
+		if at == s.startTime(pid) {
+			spare[pid] = true
 		}
 	}
-	return started, nil
+	return s.descend(p.pid, spare)
 }
 
 // markUnder remembers what a kept process has running now.
@@ -169,6 +184,9 @@ func hasChildren() bool {
 // below them. It walks in the numbering of /proc and answers in our own.
 func (s *server) descend(pid int, spare map[int]bool) ([]int, error) {
 	top, err := s.procName(pid)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // it has ended, and left what it had to this process
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -178,8 +196,8 @@ func (s *server) descend(pid int, spare map[int]bool) ([]int, error) {
 		next := pending[len(pending)-1]
 		pending = pending[:len(pending)-1]
 		found, err := children(next)
-		if err != nil && next == top {
-			return nil, err
+		if err != nil && next == "self" {
+			return nil, err // any other may have ended
 		}
 		for _, child := range found {
 			own := s.ownPID(child)

@@ -30,6 +30,8 @@ type Targets struct {
 	// slot's own processes: an attack by number would only hit itself.
 	OwnPIDs bool `json:"own_pids"`
 	OwnProc bool `json:"own_proc"`
+	// OwnIPC says that IPC objects are the slot's own too.
+	OwnIPC bool `json:"own_ipc"`
 }
 
 // Result is one attack's outcome.
@@ -67,7 +69,10 @@ var attacks = []attack{
 		_, _, errno := unix.Syscall(unix.SYS_BPF, 0, 0, 0)
 		return denied(errno)
 	}},
-	{"make shared memory", slots.AxisIPC, "shared", func(Targets) error {
+	{"make shared memory that others see", slots.AxisIPC, "shared", func(t Targets) error {
+		if t.OwnIPC {
+			return errSafe
+		}
 		id, err := unix.SysvShmGet(0x62657274, 4096, unix.IPC_CREAT|unix.IPC_EXCL|0o600)
 		if err != nil {
 			return err

@@ -99,7 +99,7 @@ func (h *Host) targets(victim *instance) (t probe.Targets, done func(), err erro
 	t = probe.Targets{
 		NeighbourFile: victim.dir("workspace", "secret"), NeighbourPID: victim.holder.PID(),
 		AgentPID: os.Getpid(), AgentFile: h.layout.path("secret"), Abstract: "berth-" + secret[:12], Secret: secret,
-		OwnPIDs: victim.how.namespaces, OwnProc: victim.how.namespaces && victim.how.proc != "rbind",
+		OwnPIDs: victim.how.namespaces, OwnProc: victim.how.namespaces && victim.how.proc != "rbind", OwnIPC: victim.how.namespaces,
 	}
 	if h.config.AgentPort != 0 {
 		t.AgentAddress = net.JoinHostPort("127.0.0.1", strconv.Itoa(h.config.AgentPort))

@@ -31,7 +31,7 @@ type Config struct {
 	// AgentPort is the agent's TCP port, which slots must not reach; 0: none.
 	AgentPort int
 	// RefusesUIDs is set by an agent that itself refuses connections from the
-	// slots' uids, see OwnsUID.
+	// slots' uids, see IsSlotUID.
 	RefusesUIDs bool
 
 	FirstUID int      // first uid and gid of slots; default 61000
@@ -228,10 +228,6 @@ func (h *Host) Report() Report {
 	}
 	return r
 }
-
-// OwnsUID reports whether a uid of the container is one of a slot's: an agent
-// must not serve its connections.
-func (h *Host) OwnsUID(uid int) bool { return h.how.ids && h.uids.owns(uid) }
 
 // closeDeadline bounds how long Close waits for processes and files.
 const closeDeadline = 10 * time.Second

@@ -190,4 +190,8 @@ func (p *uidPool) give(uid int) {
 // maxUIDs bounds the range that counts as the slots'.
 const maxUIDs = 4096
 
-func (p *uidPool) owns(uid int) bool { return uid >= p.first && uid < p.first+maxUIDs }
+func (p *uidPool) owns(uid int) bool { return IsSlotUID(uid, p.first) }
+
+// IsSlotUID reports whether a uid lies in the range that slots get theirs
+// from, when it begins at first.
+func IsSlotUID(uid, first int) bool { return uid >= first && uid < first+maxUIDs }

@@ -66,13 +66,13 @@ func TestF10_NoOperationMindsTwentyThousandLevels(t *testing.T) {
 
 // limitDescriptors lets the test open n descriptors beyond those that are
 // open now.
-func limitDescriptors(t testing.TB, n int) {
-	t.Helper()
+func limitDescriptors(tb testing.TB, n int) {
+	tb.Helper()
 	var old unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	require.NoError(tb, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
 	highest := 0
 	names, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	for _, name := range names {
 		fd := 0
 		for _, c := range name.Name() {
@@ -80,8 +80,8 @@ func limitDescriptors(t testing.TB, n int) {
 		}
 		highest = max(highest, fd)
 	}
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(highest + 1 + n), Max: old.Max}))
-	t.Cleanup(func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) })
+	require.NoError(tb, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(highest + 1 + n), Max: old.Max}))
+	tb.Cleanup(func() { require.NoError(tb, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) })
 }
 
 // A path of very many "..", each of which goes up for real.

@@ -16,18 +16,21 @@ import (
 )
 
 func TestEditReplacesExactlyOnce(t *testing.T) {
-	bothResolvers(t, func(t *testing.T, tree *Tree, root string) {
-		put(t, root, "f", "one\r\ntwo\r\nthree\xff\r\n")
-		require.NoError(t, os.Symlink(alias+"/f", filepath.Join(root, "link")))
-		reply, err := tree.Edit(t.Context(), EditArgs{Path: "link", Old: "two", New: "zwei"})
-		require.NoError(t, err)
-		assert.Equal(t, 1, reply.Replacements)
-		content, err := os.ReadFile(filepath.Join(root, "f"))
-		require.NoError(t, err)
-		assert.Equal(t, "one\r\nzwei\r\nthree\xff\r\n", string(content), "line breaks and odd bytes stay")
-		assert.Equal(t, int64(len(content)), reply.Size)
-		assert.Equal(t, "@@ -1,3 +1,3 @@\n one\r\n-two\r\n+zwei\r\n three\xff\r\n", reply.Diff)
-	})
+	for _, resolver := range resolvers {
+		t.Run(resolver, func(t *testing.T) {
+			tree, root := newTreeWith(t, resolver)
+			put(t, root, "f", "one\r\ntwo\r\nthree\xff\r\n")
+			require.NoError(t, os.Symlink(alias+"/f", filepath.Join(root, "link")))
+			reply, err := tree.Edit(t.Context(), EditArgs{Path: "link", Old: "two", New: "zwei"})
+			require.NoError(t, err)
+			assert.Equal(t, 1, reply.Replacements)
+			content, err := os.ReadFile(filepath.Join(root, "f"))
+			require.NoError(t, err)
+			assert.Equal(t, "one\r\nzwei\r\nthree\xff\r\n", string(content), "line breaks and odd bytes stay")
+			assert.Equal(t, int64(len(content)), reply.Size)
+			assert.Equal(t, "@@ -1,3 +1,3 @@\n one\r\n-two\r\n+zwei\r\n three\xff\r\n", reply.Diff)
+		})
+	}
 }
 
 func TestEditSaysWhyItCannot(t *testing.T) {

@@ -17,45 +17,48 @@ import (
 )
 
 func TestGlobFindsFilesNewestFirst(t *testing.T) {
-	bothResolvers(t, func(t *testing.T, tree *Tree, root string) {
-		now := time.Now()
-		for i, name := range []string{"src/a.go", "src/deep/er/b.go", "c.go", "d.py", ".hidden.go", ".git/x.go", "src/.git/y.go"} {
-			put(t, root, name, "")
-			when := now.Add(time.Duration(i) * time.Second)
-			require.NoError(t, os.Chtimes(filepath.Join(root, name), when, when))
-		}
-		require.NoError(t, os.Symlink("src", filepath.Join(root, "link")))
-		for _, c := range []struct {
-			pattern, path string
-			want          []string
-		}{
-			{"**/*.go", "", []string{".hidden.go", "c.go", "src/deep/er/b.go", "src/a.go"}},
-			{"*.go", "", []string{".hidden.go", "c.go"}},
-			{"*.go", "src", []string{"src/a.go"}},
-			{"src/**", "", []string{"src/deep/er/b.go", "src/a.go"}},
-			{alias + "/src/*.go", "ignored", []string{"src/a.go"}},
-			{"link/*.go", "", []string{"link/a.go"}},
-			{"{c,d}.{go,py}", "", []string{"d.py", "c.go"}},
-			{"src/*/er/[a-c].go", "", []string{"src/deep/er/b.go"}},
-			{"c.go", "", []string{"c.go"}},
-			{"nothing*", "", []string{}},
-		} {
-			reply, err := tree.Glob(t.Context(), GlobArgs{Pattern: c.pattern, Path: c.path})
-			require.NoError(t, err, c.pattern)
-			got := []string{}
-			for _, e := range reply.Matches {
-				if e.Type == "file" {
-					got = append(got, e.Path)
-				}
+	for _, resolver := range resolvers {
+		t.Run(resolver, func(t *testing.T) {
+			tree, root := newTreeWith(t, resolver)
+			now := time.Now()
+			for i, name := range []string{"src/a.go", "src/deep/er/b.go", "c.go", "d.py", ".hidden.go", ".git/x.go", "src/.git/y.go"} {
+				put(t, root, name, "")
+				when := now.Add(time.Duration(i) * time.Second)
+				require.NoError(t, os.Chtimes(filepath.Join(root, name), when, when))
 			}
-			assert.Equal(t, c.want, got, c.pattern)
-		}
-		reply, err := tree.Glob(t.Context(), GlobArgs{Pattern: "**/*.go", Max: 2})
-		require.NoError(t, err)
-		assert.Equal(t, []string{".hidden.go", "c.go"}, paths(reply.Matches))
-		assert.True(t, reply.Truncated)
-		assert.Equal(t, 4, reply.Total)
-	})
+			require.NoError(t, os.Symlink("src", filepath.Join(root, "link")))
+			for _, c := range []struct {
+				pattern, path string
+				want          []string
+			}{
+				{"**/*.go", "", []string{".hidden.go", "c.go", "src/deep/er/b.go", "src/a.go"}},
+				{"*.go", "", []string{".hidden.go", "c.go"}},
+				{"*.go", "src", []string{"src/a.go"}},
+				{"src/**", "", []string{"src/deep/er/b.go", "src/a.go"}},
+				{alias + "/src/*.go", "ignored", []string{"src/a.go"}},
+				{"link/*.go", "", []string{"link/a.go"}},
+				{"{c,d}.{go,py}", "", []string{"d.py", "c.go"}},
+				{"src/*/er/[a-c].go", "", []string{"src/deep/er/b.go"}},
+				{"c.go", "", []string{"c.go"}},
+				{"nothing*", "", []string{}},
+			} {
+				reply, err := tree.Glob(t.Context(), GlobArgs{Pattern: c.pattern, Path: c.path})
+				require.NoError(t, err, c.pattern)
+				got := []string{}
+				for _, e := range reply.Matches {
+					if e.Type == "file" {
+						got = append(got, e.Path)
+					}
+				}
+				assert.Equal(t, c.want, got, c.pattern)
+			}
+			reply, err := tree.Glob(t.Context(), GlobArgs{Pattern: "**/*.go", Max: 2})
+			require.NoError(t, err)
+			assert.Equal(t, []string{".hidden.go", "c.go"}, paths(reply.Matches))
+			assert.True(t, reply.Truncated)
+			assert.Equal(t, 4, reply.Total)
+		})
+	}
 }
 
 func TestGlobRefusesWhatItCannotDo(t *testing.T) {
@@ -83,7 +86,7 @@ func TestF13_NoGlobTakesLong(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		_, err := tree.Glob(ctx, GlobArgs{Pattern: pattern})
 		cancel()
-		assert.NotErrorIs(t, err, context.DeadlineExceeded, "%.20q", pattern)
+		require.NotErrorIs(t, err, context.DeadlineExceeded, "%.20q", pattern)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -114,8 +117,17 @@ func TestGlobsMeanWhatDoublestarMeans(t *testing.T) {
 // and us; none makes us panic or take long.
 func FuzzGlob(f *testing.F) {
 	for _, seed := range [][2]string{
-		{"**/*.go", "a/b.go"}, {"[]a]", "]"}, {"{a,{b,c}}*", "bx"}, {"a/**/b/**", "a/b"}, {`\[x]`, "[x]"}, {"[[:alpha:]]", "x"},
-		{"*/?/**", "a/b/c"}, {"**a**", "bab"}, {"[z-a]", "m"}, {"[!/]", "/"}, {"\xff*", "\xffa"},
+		{"**/*.go", "a/b.go"},
+		{"[]a]", "]"},
+		{"{a,{b,c}}*", "bx"},
+		{"a/**/b/**", "a/b"},
+		{`\[x]`, "[x]"},
+		{"[[:alpha:]]", "x"},
+		{"*/?/**", "a/b/c"},
+		{"**a**", "bab"},
+		{"[z-a]", "m"},
+		{"[!/]", "/"},
+		{"\xff*", "\xffa"},
 	} {
 		f.Add(seed[0], seed[1])
 	}
@@ -128,7 +140,7 @@ func FuzzGlob(f *testing.F) {
 			got := g.match(name)
 			if d == starGlob && !strings.ContainsAny(pattern, `{}[]\,`) && len(pattern) < 30 && len(name) < 30 &&
 				utf8.ValidString(pattern) && utf8.ValidString(name) && pattern != "" && name != "" &&
-				!strings.Contains("/"+pattern+"/"+name+"/", "//") {
+				!strings.Contains("/"+pattern+"/"+name+"/", "//") && !strings.Contains(pattern, "***") {
 				require.Equal(t, doublestar.MatchUnvalidated(pattern, name), got, "%q on %q", pattern, name)
 			}
 		}

@@ -108,6 +108,8 @@ func (p *printer) lines(text []byte, from, to int, mark byte) error {
 	return nil
 }
 
+// oneLine prints one line. The writer keeps its first error, so only the last
+// write is asked for it.
 func (p *printer) oneLine(text []byte, from, end int, mark byte) error {
 	w := p.out
 	if p.path != "" {
@@ -115,13 +117,7 @@ func (p *printer) oneLine(text []byte, from, end int, mark byte) error {
 		_ = w.WriteByte(mark)
 	}
 	if p.numbers {
-		if from >= p.anchor {
-			p.at(text, from)
-			w.Write(strconv.AppendInt(w.AvailableBuffer(), int64(p.line), 10))
-		} else {
-			back := bytes.Count(text[from:p.anchor], []byte{'\n'})
-			w.Write(strconv.AppendInt(w.AvailableBuffer(), int64(p.line-back), 10))
-		}
+		_, _ = w.Write(strconv.AppendInt(w.AvailableBuffer(), int64(p.lineAt(text, from)), 10))
 		_ = w.WriteByte(mark)
 	}
 	line := trimBreak(text[from:end])
@@ -135,6 +131,16 @@ func (p *printer) oneLine(text []byte, from, end int, mark byte) error {
 	}
 	_, _ = w.Write(line[:cut])
 	return p.text(" [... omitted end of long line]", "\n")
+}
+
+// lineAt is the number of the line at pos. Only context may lie before the
+// anchor.
+func (p *printer) lineAt(text []byte, pos int) int {
+	if pos < p.anchor {
+		return p.line - bytes.Count(text[pos:p.anchor], []byte{'\n'})
+	}
+	p.at(text, pos)
+	return p.line
 }
 
 func (p *printer) text(parts ...string) error {

@@ -103,7 +103,7 @@ type inode struct {
 	ino uint64
 }
 
-func inodeOf(st *unix.Stat_t) inode { return inode{uint64(st.Dev), st.Ino} } //nolint:unconvert // Dev is 32 bits wide on some machines
+func inodeOf(st *unix.Stat_t) inode { return inode{st.Dev, st.Ino} }
 
 func isKind(st *unix.Stat_t, kind uint32) bool { return st.Mode&unix.S_IFMT == kind }
 

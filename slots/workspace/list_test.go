@@ -23,44 +23,47 @@ func paths(entries []Entry) []string {
 }
 
 func TestListIsSortedAndShowsLinksAsLinks(t *testing.T) {
-	bothResolvers(t, func(t *testing.T, tree *Tree, root string) {
-		put(t, root, "a/x", "12345")
-		put(t, root, "a.txt", "")
-		put(t, root, "b/c/d", "")
-		require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(root, "link")))
-		require.NoError(t, os.Symlink("a", filepath.Join(root, "dirlink")))
-		require.NoError(t, syscall.Mkfifo(filepath.Join(root, "fifo"), 0o666))
-		reply, err := tree.List(t.Context(), ListArgs{})
-		require.NoError(t, err)
-		assert.Equal(t, []string{"a", "a.txt", "b", "dirlink", "fifo", "link"}, paths(reply.Entries))
-		assert.False(t, reply.Truncated)
-		kinds := map[string]string{}
-		for _, e := range reply.Entries {
-			kinds[e.Path] = e.Type
-			assert.Equal(t, e.Type == "dir", e.IsDir)
-			assert.Greater(t, e.Mtime, 1e9)
-		}
-		assert.Equal(t, map[string]string{"a": "dir", "a.txt": "file", "b": "dir", "dirlink": "link", "fifo": "fifo", "link": "link"}, kinds)
-		assert.Equal(t, "/etc/passwd", reply.Entries[5].LinkTarget)
+	for _, resolver := range resolvers {
+		t.Run(resolver, func(t *testing.T) {
+			tree, root := newTreeWith(t, resolver)
+			put(t, root, "a/x", "12345")
+			put(t, root, "a.txt", "")
+			put(t, root, "b/c/d", "")
+			require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(root, "link")))
+			require.NoError(t, os.Symlink("a", filepath.Join(root, "dirlink")))
+			require.NoError(t, syscall.Mkfifo(filepath.Join(root, "fifo"), 0o666))
+			reply, err := tree.List(t.Context(), ListArgs{})
+			require.NoError(t, err)
+			assert.Equal(t, []string{"a", "a.txt", "b", "dirlink", "fifo", "link"}, paths(reply.Entries))
+			assert.False(t, reply.Truncated)
+			kinds := map[string]string{}
+			for _, e := range reply.Entries {
+				kinds[e.Path] = e.Type
+				assert.Equal(t, e.Type == "dir", e.IsDir)
+				assert.Greater(t, e.Mtime, 1e9)
+			}
+			assert.Equal(t, map[string]string{"a": "dir", "a.txt": "file", "b": "dir", "dirlink": "link", "fifo": "fifo", "link": "link"}, kinds)
+			assert.Equal(t, "/etc/passwd", reply.Entries[5].LinkTarget)
 
-		reply, err = tree.List(t.Context(), ListArgs{Path: alias, Recursive: true})
-		require.NoError(t, err)
-		assert.Equal(t, []string{"a", "a/x", "a.txt", "b", "b/c", "b/c/d", "dirlink", "fifo", "link"}, paths(reply.Entries))
-		reply, err = tree.List(t.Context(), ListArgs{Path: "b", Recursive: true, Depth: 1})
-		require.NoError(t, err)
-		assert.Equal(t, []string{"b/c"}, paths(reply.Entries))
-		reply, err = tree.List(t.Context(), ListArgs{Path: "dirlink"})
-		require.NoError(t, err)
-		assert.Equal(t, []string{"dirlink/x"}, paths(reply.Entries), "a link that was asked for is followed")
-		reply, err = tree.List(t.Context(), ListArgs{Path: "a/x"})
-		require.NoError(t, err)
-		require.Equal(t, []string{"a/x"}, paths(reply.Entries))
-		assert.Equal(t, int64(5), reply.Entries[0].Size)
-		_, err = tree.List(t.Context(), ListArgs{Path: "missing"})
-		assertKind(t, err, slots.KindNotFound, "File not found: missing")
-		_, err = tree.List(t.Context(), ListArgs{MaxEntries: -1})
-		assert.Equal(t, slots.KindBadRequest, slots.AsError(err).Kind)
-	})
+			reply, err = tree.List(t.Context(), ListArgs{Path: alias, Recursive: true})
+			require.NoError(t, err)
+			assert.Equal(t, []string{"a", "a/x", "a.txt", "b", "b/c", "b/c/d", "dirlink", "fifo", "link"}, paths(reply.Entries))
+			reply, err = tree.List(t.Context(), ListArgs{Path: "b", Recursive: true, Depth: 1})
+			require.NoError(t, err)
+			assert.Equal(t, []string{"b/c"}, paths(reply.Entries))
+			reply, err = tree.List(t.Context(), ListArgs{Path: "dirlink"})
+			require.NoError(t, err)
+			assert.Equal(t, []string{"dirlink/x"}, paths(reply.Entries), "a link that was asked for is followed")
+			reply, err = tree.List(t.Context(), ListArgs{Path: "a/x"})
+			require.NoError(t, err)
+			require.Equal(t, []string{"a/x"}, paths(reply.Entries))
+			assert.Equal(t, int64(5), reply.Entries[0].Size)
+			_, err = tree.List(t.Context(), ListArgs{Path: "missing"})
+			assertKind(t, err, slots.KindNotFound, "File not found: missing")
+			_, err = tree.List(t.Context(), ListArgs{MaxEntries: -1})
+			assert.Equal(t, slots.KindBadRequest, slots.AsError(err).Kind)
+		})
+	}
 }
 
 func TestListSaysExactlyWhetherThereIsMore(t *testing.T) {

@@ -159,7 +159,7 @@ func isLiteral(tree *syntax.Regexp) bool {
 // that whole buffers can be searched for it before any regular expression is
 // tried.
 func requiredLiteral(tree *syntax.Regexp) string {
-	switch tree.Op {
+	switch tree.Op { //nolint:exhaustive // the others promise nothing
 	case syntax.OpLiteral:
 		if text := string(tree.Rune); isLiteral(tree) && !strings.Contains(text, "\n") {
 			return text

@@ -3,11 +3,10 @@ package workspace
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
-
-	"maps"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -80,7 +79,7 @@ func FuzzPath(f *testing.F) {
 	walk, err := Open(root, alias)
 	require.NoError(f, err)
 	walk.beneath = false
-	f.Cleanup(func() { walk.Close() })
+	f.Cleanup(func() { require.NoError(f, walk.Close()) })
 	put(f, root, "a/f", "inside")
 	require.NoError(f, symlink("../outside", root, "link"))
 	require.NoError(f, symlink(alias+"/a", root, "abs"))
@@ -88,7 +87,10 @@ func FuzzPath(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, target string) {
 		if target != "" && !strings.Contains(target, "\x00") && len(target) < 4000 {
 			if symlink(target, root, "fuzzed") == nil {
-				defer tree.Remove(t.Context(), RemoveArgs{Path: "fuzzed"})
+				defer func() {
+					_, err := tree.Remove(t.Context(), RemoveArgs{Path: "fuzzed"})
+					require.NoError(t, err)
+				}()
 			}
 		}
 		for _, name := range []string{name, "fuzzed", "fuzzed/" + name} {

@@ -251,11 +251,10 @@ func (t *globTranslation) class() error {
 
 // classRune reads one member of a class.
 func classRune(text string) (r rune, rest string, err error) {
-	text, escaped := strings.CutPrefix(text, `\`)
+	text = strings.TrimPrefix(text, `\`) // an escaped character stands for itself
 	if text == "" {
 		return 0, "", errBadPattern
 	}
-	_ = escaped // an escaped character stands for itself
 	r, n := utf8.DecodeRuneInString(text)
 	return r, text[n:], nil
 }

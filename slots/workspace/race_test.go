@@ -35,35 +35,39 @@ func TestF04_NoRaceLeadsOutOfTheTree(t *testing.T) {
 	if testing.Short() {
 		rounds = 400
 	}
-	bothResolvers(t, func(t *testing.T, tree *Tree, root string) {
-		outside := filepath.Join(filepath.Dir(root), "outside")
-		put(t, root, "d/secret", "inside")
-		put(t, root, "d/sub/secret", "inside")
-		require.NoError(t, os.Symlink(outside, filepath.Join(root, "absolute")))
-		require.NoError(t, os.Symlink("../outside", filepath.Join(root, "relative")))
-		var stop atomic.Bool
-		var swaps atomic.Int64
-		var wg sync.WaitGroup
-		for _, link := range []string{"absolute", "relative"} {
-			wg.Go(func() { swaps.Add(int64(exchange(&stop, filepath.Join(root, "d"), filepath.Join(root, link)))) })
-		}
-		packed := archiveOf(t, member{name: "secret", content: "evil"}, member{name: "sub/new", content: "evil"})
-		tally := map[bool]int{}
-		for range rounds {
-			err := attack(t, tree, packed)
-			tally[err == nil]++
-		}
-		stop.Store(true)
-		wg.Wait()
-		t.Logf("%d swaps; %d reads succeeded, %d failed", swaps.Load(), tally[true], tally[false])
-		assertCanary(t, root)
-		assert.Greater(t, swaps.Load(), int64(rounds))
-	})
+	for _, resolver := range resolvers {
+		t.Run(resolver, func(t *testing.T) {
+			tree, root := newTreeWith(t, resolver)
+			outside := filepath.Join(filepath.Dir(root), "outside")
+			put(t, root, "d/secret", "inside")
+			put(t, root, "d/sub/secret", "inside")
+			require.NoError(t, os.Symlink(outside, filepath.Join(root, "absolute")))
+			require.NoError(t, os.Symlink("../outside", filepath.Join(root, "relative")))
+			var stop atomic.Bool
+			var swaps atomic.Int64
+			var wg sync.WaitGroup
+			for _, link := range []string{"absolute", "relative"} {
+				wg.Go(func() { swaps.Add(int64(exchange(&stop, filepath.Join(root, "d"), filepath.Join(root, link)))) })
+			}
+			packed := archiveOf(t, member{name: "secret", content: "evil"}, member{name: "sub/new", content: "evil"})
+			tally := map[bool]int{}
+			for range rounds {
+				err := attack(t, tree, packed)
+				tally[err == nil]++
+			}
+			stop.Store(true)
+			wg.Wait()
+			t.Logf("%d swaps; %d reads succeeded, %d failed", swaps.Load(), tally[true], tally[false])
+			assertCanary(t, root)
+			assert.Greater(t, swaps.Load(), int64(rounds))
+		})
+	}
 }
 
 // attack runs every operation once on what may at any moment be a link, and
 // returns what reading said.
 func attack(t *testing.T, tree *Tree, packed []byte) error {
+	t.Helper()
 	text, readErr := readText(t, tree, "d/secret")
 	require.NotContains(t, text, canary)
 	_, _ = tree.Write(t.Context(), WriteArgs{Path: "d/secret"}, strings.NewReader("inside"))
@@ -132,27 +136,30 @@ func TestF04_DotDotOfAMovingDirectoryStaysInside(t *testing.T) {
 	if testing.Short() {
 		rounds = 2_000
 	}
-	bothResolvers(t, func(t *testing.T, tree *Tree, root string) {
-		put(t, root, "a/b/f", "")
-		put(t, root, "a/secret", "inside")
-		from, to := filepath.Join(root, "a/b"), filepath.Join(filepath.Dir(root), "b")
-		var stop atomic.Bool
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for !stop.Load() {
-				_ = os.Rename(from, to)
-				_ = os.Rename(to, from)
+	for _, resolver := range resolvers {
+		t.Run(resolver, func(t *testing.T) {
+			tree, root := newTreeWith(t, resolver)
+			put(t, root, "a/b/f", "")
+			put(t, root, "a/secret", "inside")
+			from, to := filepath.Join(root, "a/b"), filepath.Join(filepath.Dir(root), "b")
+			var stop atomic.Bool
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				for !stop.Load() {
+					_ = os.Rename(from, to)
+					_ = os.Rename(to, from)
+				}
+			})
+			for range rounds {
+				var out bytes.Buffer
+				_, err := tree.Read(t.Context(), ReadArgs{Path: "a/b/../outside/secret"}, &out)
+				require.Error(t, err)
+				require.Empty(t, out.String())
 			}
+			stop.Store(true)
+			wg.Wait()
 		})
-		for range rounds {
-			var out bytes.Buffer
-			_, err := tree.Read(t.Context(), ReadArgs{Path: "a/b/../outside/secret"}, &out)
-			require.Error(t, err)
-			require.Empty(t, out.String())
-		}
-		stop.Store(true)
-		wg.Wait()
-	})
+	}
 }
 
 // F07: a file that becomes a FIFO between two looks never blocks anybody.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -169,14 +170,17 @@ func (r *remover) rmdir(dir handle, name string, ours bool) (kept bool) {
 	return false
 }
 
-// unlink removes a name, and takes away what forbids it in our own tree.
+// unlink removes a name, and takes away what forbids it: flags of the name
+// itself, and, in our own tree, mode and flags of the directory.
 func (r *remover) unlink(dir handle, name string, flags int, ours bool) error {
 	err := unix.Unlinkat(int(dir), name, flags)
 	if ours && errors.Is(err, unix.EACCES) && unix.Fchmod(int(dir), 0o700) == nil {
 		err = unix.Unlinkat(int(dir), name, flags)
 	}
-	if ours && errors.Is(err, unix.EPERM) {
-		clearFlags(dir)
+	if errors.Is(err, unix.EPERM) {
+		if ours {
+			clearFlags(dir)
+		}
 		clearNameFlags(dir, name)
 		err = unix.Unlinkat(int(dir), name, flags)
 	}
@@ -230,7 +234,22 @@ func (r *remover) finish(w *walker, name string) {
 // chmodName makes a directory usable for us, and nothing that a link points
 // to.
 func chmodName(dir handle, name string) error {
-	return unix.Fchmodat(int(dir), name, 0o700, unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fchmodat(int(dir), name, 0o700, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil || gone(err) {
+		return err
+	}
+	return chmodByProc(dir, name) // kernels before 6.6, and filters that do not know fchmodat2
+}
+
+// chmodByProc does it by the one other way that names a directory without
+// the right to enter it, and without following a link.
+func chmodByProc(dir handle, name string) error {
+	h, err := openAt(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(int(h)), 0o700)
 }
 
 // clearFlags takes away the immutable and append-only flags, which stop even

@@ -17,44 +17,47 @@ import (
 )
 
 func TestRemoveTakesNoMoreThanItWasAskedFor(t *testing.T) {
-	bothResolvers(t, func(t *testing.T, tree *Tree, root string) {
-		put(t, root, "d/e/f", "")
-		put(t, root, "keep/f", "")
-		require.NoError(t, os.Symlink("keep", filepath.Join(root, "link")))
-		require.NoError(t, os.Symlink("../keep", filepath.Join(root, "d/link")))
-		require.NoError(t, os.Symlink(filepath.Dir(root)+"/outside", filepath.Join(root, "d/out")))
-		require.NoError(t, syscall.Mkfifo(filepath.Join(root, "d/fifo"), 0o666))
-		for _, c := range []struct {
-			path      string
-			recursive bool
-			kind      slots.Kind
-			text      string
-		}{
-			{"d", false, slots.KindBadRequest, "Directory not empty: d"},
-			{"missing", true, slots.KindNotFound, "File not found: missing"},
-			{".", true, slots.KindBadRequest, "Invalid path: . is the workspace itself"},
-			{alias, true, slots.KindBadRequest, "Invalid path: /workspace is the workspace itself"},
-			{"d/..", true, slots.KindBadRequest, "Invalid path: d/.. is the workspace itself"},
-			{"..", true, slots.KindDenied, outsideText},
-			{"d/out/secret", true, slots.KindDenied, outsideText},
-		} {
-			_, err := tree.Remove(t.Context(), RemoveArgs{Path: c.path, Recursive: c.recursive})
-			assertKind(t, err, c.kind, c.text)
-		}
-		reply, err := tree.Remove(t.Context(), RemoveArgs{Path: "link", Recursive: true})
-		require.NoError(t, err)
-		assert.Equal(t, int64(1), reply.Removed)
-		assert.FileExists(t, filepath.Join(root, "keep/f"), "a link is removed, not what it points to")
-		reply, err = tree.Remove(t.Context(), RemoveArgs{Path: "d", Recursive: true})
-		require.NoError(t, err)
-		assert.Equal(t, int64(6), reply.Removed)
-		_, err = tree.Remove(t.Context(), RemoveArgs{Path: "keep/f"})
-		require.NoError(t, err)
-		_, err = tree.Remove(t.Context(), RemoveArgs{Path: "keep"})
-		require.NoError(t, err)
-		onlyNames(t, root)
-		assertCanary(t, root)
-	})
+	for _, resolver := range resolvers {
+		t.Run(resolver, func(t *testing.T) {
+			tree, root := newTreeWith(t, resolver)
+			put(t, root, "d/e/f", "")
+			put(t, root, "keep/f", "")
+			require.NoError(t, os.Symlink("keep", filepath.Join(root, "link")))
+			require.NoError(t, os.Symlink("../keep", filepath.Join(root, "d/link")))
+			require.NoError(t, os.Symlink(filepath.Dir(root)+"/outside", filepath.Join(root, "d/out")))
+			require.NoError(t, syscall.Mkfifo(filepath.Join(root, "d/fifo"), 0o666))
+			for _, c := range []struct {
+				path      string
+				recursive bool
+				kind      slots.Kind
+				text      string
+			}{
+				{"d", false, slots.KindBadRequest, "Directory not empty: d"},
+				{"missing", true, slots.KindNotFound, "File not found: missing"},
+				{".", true, slots.KindBadRequest, "Invalid path: . is the workspace itself"},
+				{alias, true, slots.KindBadRequest, "Invalid path: /workspace is the workspace itself"},
+				{"d/..", true, slots.KindBadRequest, "Invalid path: d/.. is the workspace itself"},
+				{"..", true, slots.KindDenied, outsideText},
+				{"d/out/secret", true, slots.KindDenied, outsideText},
+			} {
+				_, err := tree.Remove(t.Context(), RemoveArgs{Path: c.path, Recursive: c.recursive})
+				assertKind(t, err, c.kind, c.text)
+			}
+			reply, err := tree.Remove(t.Context(), RemoveArgs{Path: "link", Recursive: true})
+			require.NoError(t, err)
+			assert.Equal(t, int64(1), reply.Removed)
+			assert.FileExists(t, filepath.Join(root, "keep/f"), "a link is removed, not what it points to")
+			reply, err = tree.Remove(t.Context(), RemoveArgs{Path: "d", Recursive: true})
+			require.NoError(t, err)
+			assert.Equal(t, int64(6), reply.Removed)
+			_, err = tree.Remove(t.Context(), RemoveArgs{Path: "keep/f"})
+			require.NoError(t, err)
+			_, err = tree.Remove(t.Context(), RemoveArgs{Path: "keep"})
+			require.NoError(t, err)
+			onlyNames(t, root)
+			assertCanary(t, root)
+		})
+	}
 }
 
 func TestRemoveAllNeverFollowsALink(t *testing.T) {
@@ -66,7 +69,7 @@ func TestRemoveAllNeverFollowsALink(t *testing.T) {
 	require.NoError(t, RemoveAll(t.Context(), parent, "link"))
 	require.NoError(t, RemoveAll(t.Context(), parent, "missing"))
 	for _, name := range []string{"", ".", ".."} {
-		assert.Error(t, RemoveAll(t.Context(), parent, name))
+		require.Error(t, RemoveAll(t.Context(), parent, name))
 	}
 	assertCanary(t, root)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -87,6 +90,24 @@ func TestF11_RemoveMakesWayThroughForbiddenDirectories(t *testing.T) {
 	onlyNames(t, root)
 }
 
+func TestChangingAModeByProcFollowsNoLink(t *testing.T) {
+	tree, root := newTree(t)
+	require.NoError(t, os.Mkdir(filepath.Join(root, "d"), 0))
+	require.NoError(t, os.Symlink("../outside", filepath.Join(root, "link")))
+	dir, err := tree.openDir(".")
+	require.NoError(t, err)
+	defer dir.close()
+	for _, chmod := range []func(handle, string) error{chmodName, chmodByProc} {
+		require.NoError(t, os.Chmod(filepath.Join(root, "d"), 0))
+		require.NoError(t, chmod(dir, "d"))
+		info, err := os.Stat(filepath.Join(root, "d"))
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+		require.Error(t, chmod(dir, "link"))
+	}
+	assertCanary(t, root)
+}
+
 func TestX24_InodeFlagsDoNotStopRemoval(t *testing.T) {
 	_, root := newTree(t)
 	put(t, root, "d/e/immutable", "")
@@ -103,6 +124,7 @@ func TestX24_InodeFlagsDoNotStopRemoval(t *testing.T) {
 	need.Facility(t, "inode flags", err)
 	require.NoError(t, setFlags("d/e/append", 0x20))
 	require.NoError(t, setFlags("d/e", 0x10))
+	require.NoError(t, setFlags("d", 0x10))
 	parent, err := os.Open(root)
 	require.NoError(t, err)
 	defer parent.Close()
@@ -138,7 +160,7 @@ func TestUsageCountsBlocksNotSizes(t *testing.T) {
 	assert.Equal(t, int64(4), files)
 	assert.InDelta(t, before+100_000, bytes, 20_000)
 	_, _, err = Usage(t.Context(), filepath.Join(root, "missing"))
-	assert.Error(t, err)
+	require.Error(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, _, err = Usage(ctx, root)

@@ -156,7 +156,8 @@ func (t *Tree) place(rel string, follow bool) (place, error) {
 	p, err := t.placeFast(rel)
 	if err == nil {
 		err = p.look()
-		if err == nil && !(follow && p.exists && isKind(&p.stat, unix.S_IFLNK)) {
+		atLink := p.exists && isKind(&p.stat, unix.S_IFLNK)
+		if err == nil && (!atLink || !follow) {
 			return p, nil
 		}
 		p.close()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -207,15 +208,15 @@ func (c *memberContent) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// errOmit is why an entry is left out; the text is the reason.
-type errOmit string
+// omitError is why an entry is left out; the text is the reason.
+type omitError string
 
-func (e errOmit) Error() string { return string(e) }
+func (e omitError) Error() string { return string(e) }
 
 // unpack unpacks one entry, or notes why not.
 func (u *unpacker) unpack(ctx context.Context, h *tar.Header, content io.Reader) error {
 	err := u.entry(ctx, h, content)
-	if omit, ok := errors.AsType[errOmit](err); ok {
+	if omit, ok := errors.AsType[omitError](err); ok {
 		u.reply.add(h.Name, string(omit))
 		return nil
 	}
@@ -227,7 +228,7 @@ func (u *unpacker) unpack(ctx context.Context, h *tar.Header, content io.Reader)
 
 func (u *unpacker) entry(ctx context.Context, h *tar.Header, content io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
-		return errOmit("global header")
+		return omitError("global header")
 	}
 	name, err := memberName(h.Name)
 	if err != nil {
@@ -251,25 +252,25 @@ func (u *unpacker) entry(ctx context.Context, h *tar.Header, content io.Reader) 
 	case tar.TypeLink:
 		return u.makeHardLink(dir, base, h)
 	}
-	return errOmit("not a file, directory or link")
+	return omitError("not a file, directory or link")
 }
 
 // memberName checks the name of an entry and brings it to its shortest form.
 func memberName(name string) (string, error) {
 	switch {
 	case strings.IndexByte(name, 0) >= 0:
-		return "", errOmit("name holds a NUL byte")
+		return "", omitError("name holds a NUL byte")
 	case path.IsAbs(name):
-		return "", errOmit("absolute path")
+		return "", omitError("absolute path")
 	case len(name) >= unix.PathMax:
-		return "", errOmit("path too long")
+		return "", omitError("path too long")
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
-			return "", errOmit("path with ..")
+			return "", omitError("path with ..")
 		}
 		if len(part) > unix.NAME_MAX {
-			return "", errOmit("path too long")
+			return "", omitError("path too long")
 		}
 	}
 	return path.Clean(name), nil
@@ -312,7 +313,7 @@ func subdirectory(dir handle, name string) (handle, error) {
 		next, err = openAt(dir, name, flags, 0)
 	}
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return noHandle, errOmit("leads through a file or link")
+		return noHandle, omitError("leads through a file or link")
 	}
 	return next, err
 }
@@ -353,14 +354,14 @@ func (u *unpacker) makeFile(ctx context.Context, dir handle, base string, h *tar
 	setTime(dir, s.name, h.ModTime)
 	err = s.commit(base, false)
 	if errors.Is(err, unix.EISDIR) {
-		return errOmit("there is a directory of that name")
+		return omitError("there is a directory of that name")
 	}
 	return err
 }
 
 func (u *unpacker) makeSymlink(dir handle, base, name string, h *tar.Header) error {
 	if !u.inTree(path.Dir(name), h.Linkname) {
-		return errOmit("link leaves the tree")
+		return omitError("link leaves the tree")
 	}
 	if err := clearName(dir, base, false); err != nil {
 		return err
@@ -390,7 +391,7 @@ func (u *unpacker) inTree(at, target string) bool {
 func (u *unpacker) makeHardLink(dir handle, base string, h *tar.Header) error {
 	name, err := memberName(h.Linkname)
 	if err != nil {
-		return errOmit("link leaves the tree")
+		return omitError("link leaves the tree")
 	}
 	from, err := u.t.linkSource(u.top, path.Dir(name))
 	if err != nil {
@@ -402,7 +403,7 @@ func (u *unpacker) makeHardLink(dir handle, base string, h *tar.Header) error {
 	source := path.Base(name)
 	st, err := from.lstat(source)
 	if err != nil || !isKind(&st, unix.S_IFREG) {
-		return errOmit("link to no file of the archive")
+		return omitError("link to no file of the archive")
 	}
 	if target, err := dir.lstat(base); err == nil && inodeOf(&target) == inodeOf(&st) {
 		return nil // a link to itself must not remove the file
@@ -425,7 +426,7 @@ func (t *Tree) linkSource(top handle, name string) (handle, error) {
 			dir.close()
 		}
 		if err != nil {
-			return noHandle, errOmit("link to no file of the archive")
+			return noHandle, omitError("link to no file of the archive")
 		}
 		dir = next
 	}
@@ -445,15 +446,14 @@ func clearName(dir handle, name string, wantDir bool) error {
 	case isKind(&st, unix.S_IFDIR) && wantDir:
 		return nil
 	case isKind(&st, unix.S_IFDIR):
-		return errOmit("there is a directory of that name")
+		return omitError("there is a directory of that name")
 	}
 	return unix.Unlinkat(int(dir), name, 0)
 }
 
 // settle gives directories their modes and times, inner ones first.
 func (u *unpacker) settle() {
-	for i := len(u.dirs) - 1; i >= 0; i-- {
-		d := u.dirs[i]
+	for _, d := range slices.Backward(u.dirs) {
 		dir, err := u.t.linkSource(u.top, d.name)
 		if err != nil {
 			continue // replaced by a later entry, or removed by somebody else

@@ -207,15 +207,15 @@ func (w *walker) leave() (entry, bool) {
 	w.levels = w.levels[:top]
 	w.path = w.path[:parent.pathLen]
 	if err != nil {
-		w.recover()
+		w.findBack()
 		return entry{}, false
 	}
 	return entry{name: name, kind: unix.DT_DIR, leaving: true, level: top - 1}, true
 }
 
-// recover finds the current level again by names from the start, link free,
+// findBack finds the current level again by names from the start, link free,
 // and gives up level after level where that fails. The start is always open.
-func (w *walker) recover() {
+func (w *walker) findBack() {
 	for len(w.levels) > 1 && w.dir() == noHandle {
 		top := len(w.levels) - 1
 		if dir, err := w.reopen(top); err == nil {

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/hashicorp/go-hclog"
+
+	"berth/sandboxd"
+	"berth/slots/sandbox"
+)
+
+// Exit statuses, as --help lists them.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 64
+	exitUnmet  = 78
+)
+
+const usage = `sandboxd serves the isolated slots of one container
+
+  sandboxd serve [flags]      serve the slots; --help lists the flags
+  sandboxd probe [--json]     say what isolation this machine allows, and how to get more
+  sandboxd version            print the version
+
+Without a command, flags are those of serve.
+`
+
+// Main is the program: signals and exit statuses apart, tests start it in
+// process.
+func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") && args[0] != "-h" && args[0] != "--help" {
+		// The reference server takes its flags without a command.
+		args = append([]string{"serve"}, args...)
+	}
+	switch args[0] {
+	case "serve":
+		return serve(ctx, args[1:], environ, stdout, stderr)
+	case "probe":
+		return runProbe(ctx, args[1:], environ, stdout, stderr)
+	case "version":
+		fmt.Fprintln(stdout, version)
+		return exitOK
+	case "help", "-h", "--help":
+		fmt.Fprint(stdout, usage)
+		return exitOK
+	}
+	fmt.Fprintf(stderr, "sandboxd: unknown command %q\n%s", args[0], usage)
+	return exitUsage
+}
+
+func serve(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	config, err := sandboxd.Parse(args, environ, stdout)
+	if errors.Is(err, sandboxd.ErrHelp) {
+		return exitOK
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "sandboxd serve: %v\n", err)
+		return exitUsage
+	}
+	logger := hclog.New(&hclog.LoggerOptions{
+		Name: "sandboxd", Output: stderr, Level: hclog.LevelFromString(config.LogLevel), JSONFormat: config.LogJSON,
+	})
+	if err := sandbox.HardenAgent(); err != nil {
+		logger.Error("cannot protect the agent", "error", err)
+		return exitFailed
+	}
+	ctx, stop := untilTold(ctx, logger)
+	defer stop()
+	agent, err := sandboxd.Open(ctx, config, version, logger)
+	if err == nil {
+		err = agent.Run(ctx)
+	}
+	if err != nil {
+		logger.Error("ended", "error", err)
+		if _, unmet := errors.AsType[*sandbox.UnmetError](err); unmet {
+			return exitUnmet
+		}
+		return exitFailed
+	}
+	logger.Info("ended")
+	return exitOK
+}
+
+// untilTold ends the context at SIGTERM or SIGINT. Every other signal that
+// can be caught is noted and survived: slots must not end the agent.
+func untilTold(ctx context.Context, logger hclog.Logger) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	signals := sandbox.Signals()
+	go func() { // ends with the context
+		for {
+			select {
+			case s := <-signals:
+				if s == syscall.SIGTERM || s == syscall.SIGINT || s == os.Interrupt {
+					cancel(fmt.Errorf("got %v", s))
+					continue
+				}
+				logger.Debug("signal ignored", "signal", s.String())
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}

@@ -1,0 +1,277 @@
+package sandboxd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"berth/sandboxd/execution"
+	"berth/sandboxd/httpapi"
+	"berth/sandboxd/keeper"
+	"berth/sandboxd/tool"
+	"berth/slots/sandbox"
+)
+
+// memoryTarget keeps the agent's heap small; it holds no user's bytes but
+// windows of output and kept results.
+const memoryTarget = 96 << 20
+
+// Agent is one container's server, opened and not yet serving.
+type Agent struct {
+	config   Config
+	logger   hclog.Logger
+	lock     *os.File
+	guard    *guard
+	host     *sandbox.Host
+	registry *execution.Registry
+	keeper   *keeper.Keeper
+	server   *httpapi.Server
+}
+
+// Open listens, probes, and begins to open the slots. The error is a
+// *sandbox.UnmetError when the machine does not give the required isolation.
+func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_ *Agent, err error) {
+	debug.SetMemoryLimit(memoryTarget)
+	a := &Agent{config: c, logger: logger}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.close())
+		}
+	}()
+	token, err := readToken(c.TokenFile)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.listen(ctx); err != nil {
+		return nil, err
+	}
+	if a.lock, err = lockDataDir(c.DataDir); err != nil {
+		return nil, err
+	}
+	// The journal may be long: it is read while the slots are being probed.
+	var reading sync.WaitGroup
+	var journalErr error
+	reading.Go(func() {
+		a.registry, journalErr = execution.Open(execution.Config{
+			Journal: filepath.Join(c.DataDir, "journal"), Keep: c.Keep, KeepBytes: c.KeepBytes,
+		})
+	})
+	a.host, err = sandbox.Open(ctx, a.hostConfig())
+	reading.Wait()
+	if err = errors.Join(err, journalErr); err != nil {
+		return nil, err
+	}
+	tools := tool.New(tool.Builtin()...)
+	metrics := httpapi.NewMetrics(tools.Names())
+	a.keeper, err = keeper.New(keeper.Deps{
+		Logger: logger, Registry: a.registry, Tools: tools, Open: a.openSlot, Observer: metrics,
+	}, a.keeperConfig(version))
+	if err != nil {
+		return nil, err
+	}
+	a.server = httpapi.New(httpapi.Deps{
+		Logger: logger, Metrics: metrics, Executions: a.keeper, Registry: a.registry, Slots: a.keeper, Leases: a.keeper, Files: a.keeper,
+	}, httpapi.Config{Token: token, MaxConns: c.MaxConns})
+	a.announce(version)
+	return a, nil
+}
+
+func (a *Agent) listen(ctx context.Context) error {
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", a.config.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if a.guard, err = newGuard(ln, a.isSlot); err != nil {
+		return errors.Join(fmt.Errorf("guard listener: %w", err), ln.Close())
+	}
+	return nil
+}
+
+// isSlot goes by the range alone: connections come before the probe has ended.
+func (a *Agent) isSlot(uid int) bool { return sandbox.IsSlotUID(uid, a.config.FirstUID) }
+
+// Address is where the agent listens.
+func (a *Agent) Address() net.Addr { return a.guard.Addr() }
+
+func (a *Agent) hostConfig() sandbox.Config {
+	c := a.config
+	port := 0
+	if tcp, ok := a.guard.Addr().(*net.TCPAddr); ok {
+		port = tcp.Port
+	}
+	hide := append([]string{c.DataDir, c.TokenFile}, c.Hide...)
+	for _, name := range []string{"NOMAD_ALLOC_DIR", "NOMAD_TASK_DIR", "NOMAD_SECRETS_DIR"} {
+		hide = append(hide, os.Getenv(name))
+	}
+	return sandbox.Config{
+		DataDir: filepath.Join(c.DataDir, "sandboxes"), Slots: c.Slots,
+		Attempt: c.Attempt, Require: c.Require, Limits: c.Limits, Network: c.Network, PrivateRoot: c.Private,
+		AgentPort: port, RefusesUIDs: true, FirstUID: c.FirstUID, Env: c.Env, Hide: hide, NoCgroup: !c.Cgroups,
+	}
+}
+
+func (a *Agent) keeperConfig(version string) keeper.Config {
+	c := a.config
+	return keeper.Config{
+		Slots: c.Slots, StateDir: filepath.Join(c.DataDir, "state"),
+		DefaultTimeout: c.DefaultTimeout, MaxTimeout: c.MaxTimeout, OutputLimit: c.OutputLimit, SpillMax: c.SpillMax,
+		Isolation: a.host.Isolation(), DataDir: c.DataDir, Version: version,
+		WorkspaceDir: func(slot string) string { return filepath.Join(c.DataDir, "sandboxes", "slots", slot, "workspace") },
+	}
+}
+
+func (a *Agent) openSlot(ctx context.Context, slot string, generation uint64) (keeper.Sandbox, error) {
+	s, err := a.host.NewSandbox(ctx, slot, generation)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// announce says once what is in force.
+func (a *Agent) announce(version string) {
+	r := a.host.Report()
+	a.logger.Info("isolation probed", "level", r.Isolation.Level.String(), "axes", r.Isolation.Axes, "mechanism", r.Mechanism, "cgroup", r.Cgroup)
+	for _, t := range r.Attempts {
+		if t.Error != "" {
+			a.logger.Info("isolation not available", "mechanism", t.Mechanism, "error", t.Error, "mend", t.Mend)
+		}
+	}
+	for _, w := range r.Isolation.Weak {
+		a.logger.Warn("isolation has a weakness", "weakness", w)
+	}
+	if a.config.Network && r.Isolation.Axes["net"] == "host" {
+		a.logger.Warn("slots can reach the agent's port: the token alone protects it")
+	}
+	if a.config.TokenFile == "" {
+		a.logger.Warn("no token: whoever reaches the address may use every slot", "address", a.Address().String())
+	}
+	if r.Isolation.Unsafe {
+		a.logger.Warn("slots can read each other", "level", r.Isolation.Level.String())
+	}
+	c := a.config
+	if c.TokenFile != "" {
+		c.TokenFile = "(redacted)"
+	}
+	env := make([]string, len(c.Env))
+	for i, kv := range c.Env {
+		name, _, _ := strings.Cut(kv, "=")
+		env[i] = name + "=(redacted)"
+	}
+	c.Env = env
+	a.logger.Info("serving", "version", version, "address", a.Address().String(), "config", fmt.Sprintf("%+v", c))
+}
+
+// Run serves until ctx ends, then drains: running calls get their time, then
+// everything ends. It closes the agent.
+func (a *Agent) Run(ctx context.Context) error {
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var background sync.WaitGroup
+	background.Go(func() { a.host.ReapStrays(serving) })
+	served := make(chan error, 1)
+	background.Go(func() { served <- a.server.Serve(serving, a.guard) })
+
+	var err error
+	if ready := a.keeper.WaitReady(ctx); ready != nil && ctx.Err() == nil {
+		a.logger.Error("a slot could not be opened", "error", ready)
+	} else if ctx.Err() == nil {
+		a.logger.Info("ready", "slots", a.config.Slots)
+	}
+	select {
+	case <-ctx.Done():
+		a.logger.Info("draining", "timeout", a.config.DrainTimeout.String())
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.config.DrainTimeout)
+		if err := a.keeper.Drain(drain); err != nil {
+			a.logger.Warn("drained with force", "error", err)
+		}
+		cancel()
+		stop()
+		err = <-served
+	case err = <-served:
+	}
+	stop()
+	background.Wait()
+	return errors.Join(err, a.close())
+}
+
+// close ends what Open has opened, in the opposite order.
+func (a *Agent) close() error {
+	var errs []error
+	if a.keeper != nil {
+		errs = append(errs, a.keeper.Close())
+	}
+	if a.host != nil {
+		errs = append(errs, a.host.Close())
+	}
+	if a.registry != nil {
+		errs = append(errs, a.registry.Close())
+	}
+	if a.guard != nil {
+		if err := a.guard.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	if a.lock != nil {
+		errs = append(errs, a.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// readToken reads the token and refuses a file that others may read.
+func readToken(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	if st.Mode().IsRegular() && st.Mode().Perm()&0o007 != 0 {
+		return "", fmt.Errorf("read token: %s may be read by others (mode %#o): chmod 600 it", path, st.Mode().Perm())
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" {
+		return "", fmt.Errorf("read token: %s is empty", path)
+	}
+	return token, nil
+}
+
+// lockDataDir refuses a second agent on the same directory.
+func lockDataDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock data directory: %w", err)
+	}
+	// An agent that was just killed lets go of it a moment later.
+	deadline := time.Now().Add(2 * time.Second)
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(deadline) {
+			break
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock data directory %s: another agent uses it: %w", dir, err)
+	}
+	return f, nil
+}

@@ -1,0 +1,170 @@
+package sandboxd
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth/slots"
+)
+
+// Config is everything that can be set about an agent. Settings lists the
+// names, defaults and meanings.
+type Config struct {
+	Listen         string
+	Slots          int
+	DataDir        string
+	TokenFile      string
+	InsecureNoAuth bool
+
+	Attempt slots.Level
+	Require slots.Requirement
+	Network bool
+	Private bool // --root private
+	Hide    []string
+
+	DefaultTimeout time.Duration
+	MaxTimeout     time.Duration
+	DrainTimeout   time.Duration
+	Limits         slots.Limits
+	OutputLimit    int64
+	SpillMax       int64
+	Env            []string
+	FirstUID       int
+	Cgroups        bool
+
+	Keep      time.Duration
+	KeepBytes int64
+	MaxConns  int
+
+	LogLevel string
+	LogJSON  bool
+}
+
+// setting is one thing that can be set: by --name, or by SANDBOXD_NAME.
+type setting struct {
+	name, value, usage string // value is the default as text
+	set                func(c *Config, text string) error
+}
+
+// envName is the environment variable of a setting.
+func envName(name string) string {
+	return "SANDBOXD_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// settings is the whole table, in the order of --help.
+func settings() []setting {
+	return []setting{
+		{"listen", "127.0.0.1:8080", "address to serve on", text(func(c *Config) *string { return &c.Listen })},
+		{"host", "", "host to serve on, instead of --listen's", setHost},
+		{"port", "", "port to serve on, instead of --listen's", setPort},
+		{"slots", "10", "number of slots", integer(func(c *Config) *int { return &c.Slots }, 1, 2000)},
+		{"data-dir", defaultDataDir(), "where workspaces, leases and the journal are; NOMAD_ALLOC_DIR, if set, is the default", text(func(c *Config) *string { return &c.DataDir })},
+		{"token-file", "", "file that holds the bearer token; the agent alone may be able to read it", text(func(c *Config) *string { return &c.TokenFile })},
+		{"insecure-no-auth", "false", "serve other addresses than loopback without a token", boolean(func(c *Config) *bool { return &c.InsecureNoAuth })},
+		{"isolation-attempt", "ns+cgroup", "strongest isolation level to try: none basic landlock uid uid+landlock ns ns+cgroup", setAttempt},
+		{"isolation-require", "landlock", "least isolation to accept: a level and axes, as uid+landlock,net=loopback-only", setRequire},
+		{"network", "on", "on: slots share the container's network without the agent's port; off: loopback only", onOff(func(c *Config) *bool { return &c.Network }, "on", "off")},
+		{"root", "shared", "shared: the container's files, read-only; private: a root of its own to write to, which vanishes with the slot", onOff(func(c *Config) *bool { return &c.Private }, "private", "shared")},
+		{"hide", "", "absolute path that slots must not see; may be repeated", list(func(c *Config) *[]string { return &c.Hide }, filepath.IsAbs, "an absolute path")},
+		{"default-timeout", "30s", "timeout of a call that names none", duration(func(c *Config) *time.Duration { return &c.DefaultTimeout })},
+		{"max-timeout", "3600s", "longest timeout that a call may name", duration(func(c *Config) *time.Duration { return &c.MaxTimeout })},
+		{"drain-timeout", "30s", "how long running calls may take to end after SIGTERM", duration(func(c *Config) *time.Duration { return &c.DrainTimeout })},
+		{"memory", "0", "memory of one slot; 0: no limit (needs cgroups)", size(func(c *Config) *int64 { return &c.Limits.MemoryBytes })},
+		{"pids", "512", "processes and threads of one slot", size(func(c *Config) *int64 { return &c.Limits.Pids })},
+		{"cpus", "0", "CPUs of one slot; 0: no limit (needs cgroups)", number(func(c *Config) *float64 { return &c.Limits.CPUs })},
+		{"disk", "0", "disk space of one slot; 0: no limit", size(func(c *Config) *int64 { return &c.Limits.DiskBytes })},
+		{"disk-files", "0", "files of one slot; 0: no limit", size(func(c *Config) *int64 { return &c.Limits.DiskFiles })},
+		{"file-size", "0", "largest file of one slot; 0: no limit", size(func(c *Config) *int64 { return &c.Limits.FileBytes })},
+		{"shm", "64MiB", "size of a slot's /dev/shm", size(func(c *Config) *int64 { return &c.Limits.ShmBytes })},
+		{"open-files", "4096", "open files of one process", size(func(c *Config) *int64 { return &c.Limits.OpenFiles })},
+		{"address-space", "0", "address space of one process; 0: no limit", size(func(c *Config) *int64 { return &c.Limits.AddressBytes })},
+		{"output-limit", "0", "bytes of one output stream after which a command is killed; 0: no limit", size(func(c *Config) *int64 { return &c.OutputLimit })},
+		{"spill-max", "64MiB", "bytes of one output stream that are kept in a file", size(func(c *Config) *int64 { return &c.SpillMax })},
+		{"env", "", "K=V for every process of a slot; may be repeated", list(func(c *Config) *[]string { return &c.Env }, isAssignment, "NAME=value")},
+		{"first-uid", "61000", "first uid and gid that slots use", integer(func(c *Config) *int { return &c.FirstUID }, 1, 1<<31-1)},
+		{"cgroups", "on", "on: a cgroup per slot where one can be written; off: none", onOff(func(c *Config) *bool { return &c.Cgroups }, "on", "off")},
+		{"keep", "10m", "how long results are kept for duplicates", duration(func(c *Config) *time.Duration { return &c.Keep })},
+		{"keep-bytes", "64MiB", "how many bytes of results are kept", size(func(c *Config) *int64 { return &c.KeepBytes })},
+		{"max-connections", "1024", "connections that are served at once", integer(func(c *Config) *int { return &c.MaxConns }, 1, 1<<20)},
+		{"log-level", "info", "trace debug info warn error", oneOf(func(c *Config) *string { return &c.LogLevel }, "trace", "debug", "info", "warn", "error")},
+		{"log-json", "false", "log in JSON", boolean(func(c *Config) *bool { return &c.LogJSON })},
+	}
+}
+
+func defaultDataDir() string {
+	if dir := os.Getenv("NOMAD_ALLOC_DIR"); dir != "" {
+		return dir
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/berth"
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(home, ".local", "share", "berth")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("berth-%d", os.Geteuid()))
+}
+
+// check refuses what no single setting can see.
+func (c *Config) check() error {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return fmt.Errorf("listen %q: %w", c.Listen, err)
+	}
+	if c.TokenFile == "" && !c.InsecureNoAuth && !isLoopback(host) {
+		return fmt.Errorf("listen %q: without --token-file only loopback is served; --insecure-no-auth overrides", c.Listen)
+	}
+	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
+		return fmt.Errorf("data-dir: %w", err)
+	}
+	if c.DefaultTimeout > c.MaxTimeout {
+		c.DefaultTimeout = c.MaxTimeout
+	}
+	return nil
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func isAssignment(s string) bool {
+	name, _, ok := strings.Cut(s, "=")
+	return ok && name != "" && !strings.Contains(s, "\x00")
+}
+
+func setHost(c *Config, host string) error {
+	_, port, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return err
+	}
+	c.Listen = net.JoinHostPort(host, port)
+	return nil
+}
+
+func setPort(c *Config, port string) error {
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		return errors.New("want a port number")
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return err
+	}
+	c.Listen = net.JoinHostPort(host, port)
+	return nil
+}
+
+func setAttempt(c *Config, word string) (err error) {
+	c.Attempt, err = slots.ParseLevel(word)
+	return err
+}
+
+func setRequire(c *Config, text string) (err error) {
+	c.Require, err = slots.ParseRequirement(text)
+	return err
+}

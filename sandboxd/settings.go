@@ -1,0 +1,211 @@
+package sandboxd
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrUsage is a command line or environment that cannot be used.
+var ErrUsage = errors.New("usage")
+
+// ErrHelp asks for help, which has been written.
+var ErrHelp = errors.New("help asked for")
+
+// Parse reads the settings: defaults, then SANDBOXD_ variables of environ,
+// then args. Help goes to out. Errors wrap ErrUsage or are ErrHelp.
+func Parse(args, environ []string, out io.Writer) (Config, error) {
+	var c Config
+	table := settings()
+	for _, s := range table {
+		if s.value == "" {
+			continue
+		}
+		if err := s.set(&c, s.value); err != nil {
+			return Config{}, fmt.Errorf("%w: default of %s: %w", ErrUsage, s.name, err)
+		}
+	}
+	if err := fromEnvironment(&c, table, environ); err != nil {
+		return Config{}, err
+	}
+	flags := flag.NewFlagSet("sandboxd serve", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	for _, s := range table {
+		set := func(text string) error { return s.set(&c, text) }
+		if s.value == "false" {
+			flags.BoolFunc(s.name, s.usage, set)
+			continue
+		}
+		flags.Func(s.name, s.usage, set)
+	}
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		writeHelp(out, table)
+		return Config{}, ErrHelp
+	}
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if err == nil {
+		err = c.check()
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	return c, nil
+}
+
+// fromEnvironment is strict about names that look like ours.
+func fromEnvironment(c *Config, table []setting, environ []string) error {
+	for _, kv := range slices.Sorted(slices.Values(environ)) {
+		name, value, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, "SANDBOXD_") {
+			continue
+		}
+		i := slices.IndexFunc(table, func(s setting) bool { return envName(s.name) == name })
+		if i < 0 {
+			return fmt.Errorf("%w: unknown variable %s", ErrUsage, name)
+		}
+		if err := table[i].set(c, value); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrUsage, name, err)
+		}
+	}
+	return nil
+}
+
+func writeHelp(out io.Writer, table []setting) {
+	fmt.Fprint(out, `sandboxd serve: serve the slots of this container
+
+Each flag is also an environment variable: --max-timeout is SANDBOXD_MAX_TIMEOUT.
+Flags win over variables.
+
+`)
+	for _, s := range table {
+		fmt.Fprintf(out, "  --%-18s %s", s.name, s.usage)
+		if s.value != "" && s.value != "false" {
+			fmt.Fprintf(out, " (default %s)", s.value)
+		}
+		fmt.Fprintln(out)
+	}
+	fmt.Fprint(out, `
+Exit statuses:
+  0   stopped by SIGTERM or SIGINT, everything drained
+  1   failed: the log's last line says why
+  64  the command line or a variable cannot be used
+  78  this machine does not give the required isolation; the message names
+      the axis, what was wanted, what it got, and what mends it
+`)
+}
+
+func text(at func(*Config) *string) func(*Config, string) error {
+	return func(c *Config, s string) error {
+		*at(c) = s
+		return nil
+	}
+}
+
+func oneOf(at func(*Config) *string, words ...string) func(*Config, string) error {
+	return func(c *Config, s string) error {
+		if !slices.Contains(words, s) {
+			return fmt.Errorf("want one of %s", strings.Join(words, " "))
+		}
+		*at(c) = s
+		return nil
+	}
+}
+
+func onOff(at func(*Config) *bool, yes, no string) func(*Config, string) error {
+	return func(c *Config, s string) error {
+		if s != yes && s != no {
+			return fmt.Errorf("want %s or %s", yes, no)
+		}
+		*at(c) = s == yes
+		return nil
+	}
+}
+
+func boolean(at func(*Config) *bool) func(*Config, string) error {
+	return func(c *Config, s string) error {
+		v, err := strconv.ParseBool(s)
+		if err != nil {
+			return errors.New("want true or false")
+		}
+		*at(c) = v
+		return nil
+	}
+}
+
+func integer(at func(*Config) *int, least, most int) func(*Config, string) error {
+	return func(c *Config, s string) error {
+		v, err := strconv.Atoi(s)
+		if err != nil || v < least || v > most {
+			return fmt.Errorf("want a number from %d to %d", least, most)
+		}
+		*at(c) = v
+		return nil
+	}
+}
+
+func number(at func(*Config) *float64) func(*Config, string) error {
+	return func(c *Config, s string) error {
+		v, err := strconv.ParseFloat(s, 64)
+		if err != nil || v < 0 || math.IsInf(v, 0) || math.IsNaN(v) {
+			return errors.New("want a number of 0 or more")
+		}
+		*at(c) = v
+		return nil
+	}
+}
+
+// duration takes 90s, 5m, and, as the reference does, plain seconds.
+func duration(at func(*Config) *time.Duration) func(*Config, string) error {
+	return func(c *Config, s string) error {
+		if seconds, err := strconv.ParseFloat(s, 64); err == nil {
+			s = strconv.FormatFloat(seconds, 'f', -1, 64) + "s"
+		}
+		v, err := time.ParseDuration(s)
+		if err != nil || v <= 0 {
+			return errors.New("want a duration above 0, as 90s or 5m")
+		}
+		*at(c) = v
+		return nil
+	}
+}
+
+var units = map[string]int64{
+	"": 1, "B": 1, "K": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MIB": 1 << 20, "G": 1 << 30, "GIB": 1 << 30,
+	"T": 1 << 40, "TIB": 1 << 40, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+}
+
+// size takes 65536, 64MiB, 2G.
+func size(at func(*Config) *int64) func(*Config, string) error {
+	return func(c *Config, s string) error {
+		digits := strings.TrimRight(s, "bBkKmMgGtTiI")
+		unit, known := units[strings.ToUpper(s[len(digits):])]
+		v, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || !known || v < 0 || v > math.MaxInt64/unit {
+			return errors.New("want a size, as 65536 or 64MiB")
+		}
+		*at(c) = v * unit
+		return nil
+	}
+}
+
+// list adds one element per use; a variable holds one a line.
+func list(at func(*Config) *[]string, ok func(string) bool, want string) func(*Config, string) error {
+	return func(c *Config, s string) error {
+		for one := range strings.SplitSeq(strings.Trim(s, "\n"), "\n") {
+			if !ok(one) {
+				return fmt.Errorf("want %s, got %q", want, one)
+			}
+			*at(c) = append(*at(c), one)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,110 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// agentThreads are made ahead: see HardenAgent.
+const agentThreads = 24
+
+// HardenAgent prepares the agent's own process, before anything else: other
+// processes of its uid may not read or trace it, it leaves no core, it
+// collects what its children leave, and its threads are made now, so that a
+// container whose pids a slot has used up cannot end it: Go's runtime crashes
+// when it cannot make a thread.
+func HardenAgent() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("hide agent: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become subreaper: %w", err)
+	}
+	if err := syscall.Setrlimit(unix.RLIMIT_CORE, &syscall.Rlimit{}); err != nil {
+		return fmt.Errorf("forbid cores: %w", err)
+	}
+	// What the agent was started with is nothing to its children.
+	if err := unix.CloseRange(3, ^uint(0)>>32, unix.CLOSE_RANGE_CLOEXEC); err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("seal descriptors: %w", err)
+	}
+	var ready, done sync.WaitGroup
+	release := make(chan struct{})
+	for range agentThreads {
+		ready.Add(1)
+		done.Go(func() {
+			runtime.LockOSThread()
+			ready.Done()
+			<-release
+			runtime.UnlockOSThread()
+		})
+	}
+	ready.Wait()
+	close(release)
+	done.Wait()
+	return nil
+}
+
+// ReapStrays waits for ended processes that nobody asked for, until ctx ends:
+// as PID 1, or as the nearest subreaper, the agent inherits them.
+func (h *Host) ReapStrays(ctx context.Context) {
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, syscall.SIGCHLD)
+	defer signal.Stop(children)
+	for {
+		h.reapOnce()
+		select {
+		case <-children:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (h *Host) reapOnce() {
+	h.mu.Lock()
+	own := h.spawner.PID()
+	h.mu.Unlock()
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return
+	}
+	for _, t := range tasks {
+		text, err := os.ReadFile("/proc/self/task/" + t.Name() + "/children")
+		if err != nil {
+			continue
+		}
+		for word := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(word); err == nil && pid != own {
+				unix.Wait4(pid, nil, unix.WNOHANG, nil) //nolint:errcheck // still running: the next signal tells
+			}
+		}
+	}
+}
+
+// catchable are the signals that would end, stop or dump a Go program that
+// does not ask for them. SIGURG, SIGCHLD and SIGPIPE are the runtime's own
+// business.
+var catchable = []os.Signal{
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT, syscall.SIGBUS,
+	syscall.SIGFPE, syscall.SIGUSR1, syscall.SIGSEGV, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGTERM, syscall.SIGSTKFLT,
+	syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGVTALRM,
+	syscall.SIGPROF, syscall.SIGWINCH, syscall.SIGIO, syscall.SIGPWR, syscall.SIGSYS,
+}
+
+// Signals delivers every signal that can be caught. As PID 1 the agent cannot
+// be killed from inside its container, but each of these would end it.
+func Signals() <-chan os.Signal {
+	ch := make(chan os.Signal, 16)
+	signal.Notify(ch, catchable...)
+	return ch
+}
