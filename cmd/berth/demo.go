@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"berth/cmd/berth/container"
 	"berth/cmd/berth/rollout"
 )
 
@@ -36,14 +37,14 @@ func demo(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return errUsage
 	}
 
-	agent, err := startAgent(ctx, *binary, *slots, flags.Args())
+	c, err := container.Start(ctx, container.Config{Binary: *binary, Slots: *slots, Args: flags.Args()})
 	if err != nil {
 		return err
 	}
-	client := rollout.Client{URL: agent.url, Token: agent.token, HTTP: &http.Client{
+	client := rollout.Client{URL: c.URL, Token: c.Token, HTTP: &http.Client{
 		Transport: &http.Transport{MaxIdleConnsPerHost: *slots},
 	}}
-	return errors.Join(play(ctx, client, *trajectories, stdout), agent.Close())
+	return errors.Join(play(ctx, client, *trajectories, stdout), c.Close())
 }
 
 // play runs the rollout and prints how it goes and went.

@@ -115,13 +115,13 @@ func (h *Holder) Do(ctx context.Context, name string, args, reply any, in io.Rea
 	id := h.newID()
 	answer := h.register(id, 2) // a stream and a reply
 	defer h.forget(id)
-	err = h.conn.send(kindOp, id, encode(request), files...)
-	pipe.begin(in, func(whole bool) { h.conn.send(kindInput, id, encode(inputEnd{whole})) })
+	err = h.send(kindOp, id, encode(request), files...)
+	pipe.begin(in, func(whole bool) { h.send(kindInput, id, encode(inputEnd{whole})) })
 	defer pipe.end()
 	if err != nil {
 		return fmt.Errorf("%s: %w: %w", name, ErrGone, err)
 	}
-	stop := context.AfterFunc(ctx, func() { h.conn.send(kindCancel, id, nil) })
+	stop := context.AfterFunc(ctx, func() { h.send(kindCancel, id, nil) })
 	defer stop()
 	return h.finish(ctx, name, answer, reply, out)
 }

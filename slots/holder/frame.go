@@ -38,7 +38,7 @@ const (
 	headerSize = 10       // kind, flags, id
 	maxInline  = 48 << 10 // larger bodies travel in an attached file
 	maxBody    = 96 << 20 // no body is larger, attached or not
-	maxFiles   = 8        // descriptors in one frame, the attached body included
+	maxFiles   = 64       // descriptors in one frame, the attached body included
 
 	flagAttached = 1 << 0 // the last descriptor holds the body
 )

@@ -2,7 +2,9 @@ package holder
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -33,7 +35,15 @@ func (h *Holder) begin(ctx context.Context, p *Plan) error {
 	answer := h.register(0, 1)
 	defer h.forget(0)
 	go h.read()
-	if err := h.conn.send(kindPlan, 0, encode(p)); err != nil {
+	var trees []int
+	if p.View != nil && len(p.View.Trees) > 0 {
+		var err error
+		if trees, err = idmappedTrees(h.pid, p.View.Trees); err != nil {
+			return &StageError{Stage: "root", Errno: errnoOf(err), Text: err.Error()}
+		}
+		defer closeAll(trees)
+	}
+	if err := h.send(kindPlan, 0, encode(p), trees...); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
@@ -47,6 +57,15 @@ func (h *Holder) begin(ctx context.Context, p *Plan) error {
 		return nil
 	}
 	return refusal(f.body)
+}
+
+// send ends a holder that takes no more requests: it is stopped, or hostile.
+func (h *Holder) send(k kind, id uint64, body []byte, files ...int) error {
+	err := h.conn.send(k, id, body, files...)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		h.Kill()
+	}
+	return err
 }
 
 // PID is the holder's process id in the agent's namespace.
@@ -250,7 +269,7 @@ func (h *Holder) Start(r Request) (*Process, error) {
 	}
 	p := &Process{h: h, id: h.newID()}
 	p.answer = h.register(p.id, 1)
-	if err := h.conn.send(kindSpawn, p.id, encode(body), fds...); err != nil {
+	if err := h.send(kindSpawn, p.id, encode(body), fds...); err != nil {
 		h.forget(p.id)
 		return nil, fmt.Errorf("ask holder for a process: %w: %w", ErrGone, err)
 	}
@@ -285,7 +304,7 @@ func (p *Process) Wait(ctx context.Context) (Exit, error) {
 }
 
 // Mark remembers what a kept process has running, for SweepUnder.
-func (p *Process) Mark() error { return p.h.conn.send(kindMark, p.id, nil) }
+func (p *Process) Mark() error { return p.h.send(kindMark, p.id, nil) }
 
 // Sweep kills every process of the slot that is not kept. It returns how many
 // it killed and how many it could not.
@@ -321,7 +340,7 @@ func (h *Holder) call(ctx context.Context, k kind, body []byte, files ...int) (f
 	id := h.newID()
 	answer := h.register(id, 1)
 	defer h.forget(id)
-	if err := h.conn.send(k, id, body, files...); err != nil {
+	if err := h.send(k, id, body, files...); err != nil {
 		return frame{}, fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	return h.await(ctx, answer)

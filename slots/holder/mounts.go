@@ -28,7 +28,7 @@ func makeRoot(p *Plan) error {
 		return fmt.Errorf("mount root tmpfs: %w", err)
 	}
 	for _, m := range v.Mounts {
-		err := mountOne(m)
+		err := mountOne(m, p.trees)
 		if m.Kind == "mask" && errors.Is(err, unix.EACCES) {
 			continue // the slot cannot get there either
 		}
@@ -51,7 +51,7 @@ func makeRoot(p *Plan) error {
 	return enterRoot(v.Pivot)
 }
 
-func mountOne(m Mount) error {
+func mountOne(m Mount, trees []int) error {
 	target := filepath.Join(rootDir, m.Target)
 	if err := makeTarget(target, m); err != nil {
 		return err
@@ -65,7 +65,7 @@ func mountOne(m Mount) error {
 		}
 		return harden(target, m)
 	case "overlay":
-		return unix.Mount("overlay", target, "overlay", unix.MS_NOSUID|unix.MS_NODEV, m.Options)
+		return mountOverlay(m, target, trees)
 	case "tmpfs":
 		return unix.Mount("tmpfs", target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, m.Options)
 	case "devpts":

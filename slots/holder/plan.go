@@ -23,6 +23,7 @@ type Plan struct {
 	Landlock    *Landlock        `json:"landlock,omitempty"`
 	NoNewPrivs  bool             `json:"no_new_privs"`
 	Seccomp     *seccomp.Options `json:"seccomp,omitempty"`
+	trees       []int            // View.Trees, in the holder
 	Began       int64            `json:"began,omitempty"` // set by the holder, Unix nanoseconds
 	Threads     int              `json:"threads"`         // made ahead, so that a full pids limit cannot end the holder
 }
@@ -53,6 +54,8 @@ type IDs struct {
 	Switch bool `json:"switch"`
 	UID    int  `json:"uid"` // as seen inside
 	GID    int  `json:"gid"`
+	// Bare empties the capability sets of a holder that keeps its ids.
+	Bare bool `json:"bare,omitempty"`
 	// Map lists the ids of an own user namespace.
 	Map []IDMap `json:"map,omitempty"`
 	// Caps are kept, by number, in the holder and all below it. They mean
@@ -71,10 +74,11 @@ type IDMap struct {
 // View is the slot's own root. Sources are absolute paths of the container,
 // or relative to Plan.Dir; targets are absolute paths inside.
 type View struct {
-	Mounts   []Mount     `json:"mounts"`   // in order
-	Symlinks [][2]string `json:"symlinks"` // path, target
-	Proc     string      `json:"proc"`     // fresh, rbind, none
-	Pivot    bool        `json:"pivot"`    // pivot_root; else MS_MOVE and chroot
+	Trees    []string    `json:"trees,omitempty"` // directories whose copies, with ids mapped, overlays lie on
+	Mounts   []Mount     `json:"mounts"`          // in order
+	Symlinks [][2]string `json:"symlinks"`        // path, target
+	Proc     string      `json:"proc"`            // fresh, rbind, none
+	Pivot    bool        `json:"pivot"`           // pivot_root; else MS_MOVE and chroot
 }
 
 // Mount is one mount of a view.
@@ -85,8 +89,9 @@ type Mount struct {
 	Writable bool   `json:"writable,omitempty"`
 	Device   bool   `json:"device,omitempty"`   // a device node: keep it usable
 	File     bool   `json:"file,omitempty"`     // the source is no directory
+	Tree     int    `json:"tree,omitempty"`     // of an overlay: which of View.Trees, from 1; Source holds its layers
 	Optional bool   `json:"optional,omitempty"` // its failure is no failure
-	Options  string `json:"options,omitempty"`  // for tmpfs and overlay
+	Options  string `json:"options,omitempty"`  // for tmpfs
 }
 
 // Rlimit is one limit, for both soft and hard. It is never raised above what

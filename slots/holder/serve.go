@@ -81,7 +81,7 @@ func becomeServer(c *blockingConn) error {
 	if err != nil {
 		return &stageError{"plan", err}
 	}
-	closeAll(f.files)
+	defer closeAll(f.files)
 	if f.kind != kindPlan {
 		return &stageError{"plan", fmt.Errorf("%w: kind %d came first", errFrame, f.kind)}
 	}
@@ -89,7 +89,7 @@ func becomeServer(c *blockingConn) error {
 	if err != nil {
 		return &stageError{"plan", err}
 	}
-	plan.Began = time.Now().UnixNano()
+	plan.Began, plan.trees = time.Now().UnixNano(), f.files
 	if err := setUp(&plan); err != nil {
 		return err
 	}

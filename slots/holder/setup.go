@@ -26,10 +26,14 @@ func asFailure(err error) failure {
 	if s, ok := errors.AsType[*stageError](err); ok {
 		f.Stage = s.stage
 	}
-	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		f.Errno = int(errno)
-	}
+	f.Errno = errnoOf(err)
 	return f
+}
+
+// errnoOf is the system call error in err's chain, or 0.
+func errnoOf(err error) int {
+	errno, _ := errors.AsType[syscall.Errno](err)
+	return int(errno)
 }
 
 // setUp confines the calling thread as the plan says. It runs once, in this
@@ -174,7 +178,7 @@ func thread(call, a, b, c uintptr) error {
 }
 
 func dropBounding(p *Plan) error {
-	if !p.IDs.Switch {
+	if !p.IDs.Switch && !p.IDs.Bare {
 		return nil
 	}
 	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
@@ -184,6 +188,9 @@ func dropBounding(p *Plan) error {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
 		if errors.Is(err, unix.EINVAL) {
 			break // the kernel knows fewer
+		}
+		if errors.Is(err, unix.EPERM) && !p.IDs.Switch {
+			break // an agent without CAP_SETPCAP: no_new_privs keeps exec from drawing on the set
 		}
 		if err != nil {
 			return err
@@ -222,7 +229,7 @@ func dropCapabilities(p *Plan) error {
 	if err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("clear ambient set: %w", err)
 	}
-	if !p.IDs.Switch {
+	if !p.IDs.Switch && !p.IDs.Bare {
 		return nil
 	}
 	return setCapabilities(p.IDs.Caps)

@@ -80,7 +80,7 @@ func (d *diag) try() error {
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
+	defer func() { _ = listener.Close() }() // it was there to be looked up
 	at := listener.Addr().(*net.TCPAddr).AddrPort()
 	s, err := d.ask(at, netip.AddrPortFrom(at.Addr(), 1), 0)
 	if err != nil {

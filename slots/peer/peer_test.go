@@ -51,25 +51,25 @@ func lookers(t *testing.T) map[string]*Looker {
 	return ways
 }
 
-func openDiagLooker(t testing.TB) *Looker {
-	t.Helper()
+func openDiagLooker(tb testing.TB) *Looker {
+	tb.Helper()
 	l, err := Open()
 	if err == nil && l.diag == nil {
 		err = errors.New("sock_diag does not work here")
 	}
-	need.Facility(t, "netlink", err)
-	t.Cleanup(func() { assert.NoError(t, l.Close()) })
+	need.Facility(tb, "netlink", err)
+	tb.Cleanup(func() { assert.NoError(tb, l.Close()) })
 	return l
 }
 
-func listen(t testing.TB, address string) net.Listener {
-	t.Helper()
+func listen(tb testing.TB, address string) net.Listener {
+	tb.Helper()
 	listener, err := net.Listen("tcp", address)
 	if strings.HasPrefix(address, "[") {
-		need.Facility(t, "ipv6", err)
+		need.Facility(tb, "ipv6", err)
 	}
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = listener.Close() })
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = listener.Close() })
 	return listener
 }
 
@@ -78,13 +78,13 @@ type pair struct {
 	accepted, client net.Conn
 }
 
-func connect(t testing.TB, listener net.Listener, dialer net.Dialer, address string) pair {
-	t.Helper()
-	client, err := dialer.DialContext(t.Context(), "tcp", address)
-	require.NoError(t, err)
+func connect(tb testing.TB, listener net.Listener, dialer net.Dialer, address string) pair {
+	tb.Helper()
+	client, err := dialer.DialContext(tb.Context(), "tcp", address)
+	require.NoError(tb, err)
 	accepted, err := listener.Accept()
-	require.NoError(t, err)
-	t.Cleanup(func() {
+	require.NoError(tb, err)
+	tb.Cleanup(func() {
 		_ = client.Close()
 		_ = accepted.Close()
 	})
@@ -139,7 +139,7 @@ func TestTheOwnerOfAMappedIPv6ClientIsFound(t *testing.T) {
 	require.NoError(t, unix.Connect(fd, &to))
 	accepted, err := listener.Accept()
 	require.NoError(t, err)
-	defer accepted.Close()
+	defer func() { _ = accepted.Close() }()
 	local, remote := ends(accepted)
 	mapped := netip.AddrPortFrom(netip.AddrFrom16(remote.Addr().As16()), remote.Port())
 	for way, l := range lookers(t) {
@@ -170,7 +170,7 @@ func TestAClientOfAnotherUIDIsTold(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	accepted, err := listener.Accept()
 	require.NoError(t, err)
-	defer accepted.Close()
+	defer func() { _ = accepted.Close() }()
 	local, remote := ends(accepted)
 	for way, l := range lookers(t) {
 		uid, ok, err := l.UID(local, remote)
@@ -185,7 +185,10 @@ func TestAClientOfAnotherUIDIsTold(t *testing.T) {
 func TestAClientThatClosedItsSocketHasNoOwner(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, c *net.TCPConn){
 		"in order": func(*testing.T, *net.TCPConn) {},
-		"by reset": func(t *testing.T, c *net.TCPConn) { require.NoError(t, c.SetLinger(0)) },
+		"by reset": func(t *testing.T, c *net.TCPConn) {
+			t.Helper()
+			require.NoError(t, c.SetLinger(0))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			listener := listen(t, "127.0.0.1:0")
@@ -248,9 +251,9 @@ func TestAListenerIsNotTakenForTheClient(t *testing.T) {
 }
 
 func TestAClientOfAnotherMachineHasNoOwnerHere(t *testing.T) {
-	local := netip.MustParseAddrPort("192.0.2.1:8080")
+	local := netip.MustParseAddrPort("198.51.100.1:8080")
 	for way, l := range lookers(t) {
-		for _, remote := range []string{"192.0.2.77:4711", "[2001:db8::7]:4711"} {
+		for _, remote := range []string{"198.51.100.77:4711", "[2001:db8::7]:4711"} {
 			_, ok, err := l.UID(local, netip.MustParseAddrPort(remote))
 			require.NoError(t, err, way)
 			assert.False(t, ok, way)
@@ -267,12 +270,12 @@ func TestLocalIsWhatHasAnAddressOfThisMachine(t *testing.T) {
 		{"127.0.0.1", "127.9.9.9", true},
 		{"::1", "::1", true},
 		{"::ffff:127.0.0.1", "127.0.0.1", true},
-		{"127.0.0.1", "192.0.2.7", true}, // only a process here can call loopback
-		{"192.0.2.1", "::ffff:127.0.0.1", true},
-		{"192.0.2.1", "192.0.2.1", true},
-		{"192.0.2.1", "::ffff:192.0.2.1", true},
+		{"127.0.0.1", "198.51.100.7", true}, // only a process here can call loopback
+		{"198.51.100.1", "::ffff:127.0.0.1", true},
+		{"198.51.100.1", "198.51.100.1", true},
+		{"198.51.100.1", "::ffff:198.51.100.1", true},
 		{"fe80::1%lo", "fe80::1", true},
-		{"192.0.2.1", "192.0.2.2", false},
+		{"198.51.100.1", "198.51.100.2", false},
 		{"2001:db8::1", "2001:db8::2", false},
 	} {
 		got, err := Local(netip.MustParseAddr(c.local), netip.MustParseAddr(c.remote))
@@ -283,7 +286,7 @@ func TestLocalIsWhatHasAnAddressOfThisMachine(t *testing.T) {
 	require.NoError(t, err)
 	for _, a := range own {
 		addr, _ := netip.AddrFromSlice(a.(*net.IPNet).IP)
-		got, err := Local(netip.MustParseAddr("192.0.2.1"), addr)
+		got, err := Local(netip.MustParseAddr("198.51.100.1"), addr)
 		require.NoError(t, err)
 		assert.True(t, got, "%s is ours", addr)
 	}
@@ -299,9 +302,9 @@ func TestOneLookerServesManyAtOnce(t *testing.T) {
 		wg.Go(func() {
 			for range 50 {
 				uid, ok, err := l.UID(local, remote)
-				if !assert.NoError(t, err) || !assert.True(t, ok) || !assert.Equal(t, os.Getuid(), uid) {
-					return
-				}
+				assert.NoError(t, err) //nolint:testifylint // not in a goroutine
+				assert.True(t, ok)
+				assert.Equal(t, os.Getuid(), uid)
 			}
 		})
 	}
@@ -343,8 +346,8 @@ func BenchmarkUID(b *testing.B) {
 }
 
 func BenchmarkLocal(b *testing.B) {
-	own := netip.MustParseAddr("192.0.2.1")
-	for name, remote := range map[string]string{"loopback": "127.0.0.1", "elsewhere": "192.0.2.7"} {
+	own := netip.MustParseAddr("198.51.100.1")
+	for name, remote := range map[string]string{"loopback": "127.0.0.1", "elsewhere": "198.51.100.7"} {
 		b.Run(name, func(b *testing.B) {
 			from := netip.MustParseAddr(remote)
 			for b.Loop() {
@@ -355,4 +358,3 @@ func BenchmarkLocal(b *testing.B) {
 		})
 	}
 }
-

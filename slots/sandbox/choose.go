@@ -24,7 +24,11 @@ import (
 // list of attacks from one throw-away slot on another.
 func (h *Host) choose(ctx context.Context) error {
 	var tried error
-	for _, m := range ladder(h.facts, h.config.Attempt) {
+	mechanisms := ladder(h.facts, h.config.Attempt)
+	if h.config.PrivateRoot {
+		mechanisms = withPrivateRoot(mechanisms)
+	}
+	for _, m := range mechanisms {
 		axes, weak, err := h.try(ctx, m)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -39,6 +43,12 @@ func (h *Host) choose(ctx context.Context) error {
 		h.isolated.Weak = weak
 		h.attempts = append(h.attempts, Attempt{Mechanism: m.name, Level: h.isolated.Level})
 		return nil
+	}
+	if h.config.PrivateRoot {
+		return &UnmetError{
+			Required: h.config.Require, Got: slots.NewIsolation(nil), Attempts: h.attempts,
+			Shortfall: []slots.Shortfall{{Axis: "root", Wanted: "private", Got: "shared"}},
+		}
 	}
 	return fmt.Errorf("probe isolation: nothing works: %w", tried)
 }

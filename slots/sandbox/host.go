@@ -96,6 +96,8 @@ type Host struct {
 	cgroups  *cgroup.Tree // nil: none can be written
 	noGroups error        // why
 
+	restarting sync.Mutex // held while a spawner that has ended is replaced
+
 	mu       sync.Mutex // guards what follows
 	spawner  *holder.Spawner
 	uids     uidPool
@@ -117,7 +119,10 @@ func Open(ctx context.Context, c Config) (*Host, error) {
 	h := &Host{config: c, facts: probe.Take(), layout: layout{c.DataDir}}
 	//nolint:containedctx // the host's own lifetime, for work that Close waits for
 	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
-	h.uids.first = c.FirstUID
+	h.uids.first, h.uids.width = c.FirstUID, 1
+	if c.PrivateRoot {
+		h.uids.first, h.uids.width = privateFirst, privateWidth
+	}
 	if err := h.layout.prepare(c.Exe); err != nil {
 		return nil, err
 	}
@@ -183,6 +188,8 @@ func (h *Host) startSpawner(ctx context.Context) error {
 
 // liveSpawner is the spawner, started anew if the last one has ended.
 func (h *Host) liveSpawner(ctx context.Context) (*holder.Spawner, error) {
+	h.restarting.Lock() // one for all slots that have lost the same one
+	defer h.restarting.Unlock()
 	h.mu.Lock()
 	s, closed := h.spawner, h.closed
 	h.mu.Unlock()
@@ -235,11 +242,13 @@ const closeDeadline = 10 * time.Second
 // Close ends every process of every slot and removes what only a running
 // agent needs. Sandboxes must have been closed or abandoned.
 func (h *Host) Close() error {
+	h.restarting.Lock() // no spawner is made from here on
 	h.mu.Lock()
 	spawner := h.spawner
 	again := h.closed
 	h.closed = true
 	h.mu.Unlock()
+	h.restarting.Unlock()
 	if again {
 		return nil
 	}

@@ -30,6 +30,8 @@ type instance struct {
 	holder *holder.Holder
 	born   time.Time
 
+	spawner *holder.Spawner // the holder's, which collects what outlives it
+
 	mu       sync.Mutex // guards oomKills
 	oomKills int64
 }
@@ -39,16 +41,20 @@ func (h *Host) newInstance(ctx context.Context, m mechanism) (*instance, error) 
 	h.mu.Lock()
 	h.next++
 	i := &instance{host: h, how: m, name: fmt.Sprintf("%d-%d", os.Getpid(), h.next), born: time.Now()}
+	var err error
 	if m.ids {
-		i.uid = h.uids.take()
+		i.uid, err = h.uids.take()
 	}
 	h.mu.Unlock()
-	err := i.makeFiles()
+	if err != nil {
+		return nil, err
+	}
+	err = i.makeFiles()
 	if err == nil {
 		err = i.makePlan()
 	}
 	if err == nil && h.cgroups != nil {
-		i.group, err = h.cgroups.Create("slot-"+strconv.Itoa(h.next)+"-"+i.name, h.config.Limits)
+		i.group, err = h.cgroups.Create("slot-"+i.name, h.config.Limits)
 	}
 	if err == nil {
 		err = i.startHolder(ctx)
@@ -113,6 +119,11 @@ func (i *instance) makePlan() error {
 		if err != nil {
 			return err
 		}
+		if h.config.PrivateRoot {
+			if err := i.layer(view); err != nil {
+				return err
+			}
+		}
 		p.View = view
 	}
 	i.planIDs(p)
@@ -137,9 +148,24 @@ func (i *instance) planIDs(p *holder.Plan) {
 			Switch: true, UID: insideID, GID: insideID,
 			Map: []holder.IDMap{{Inside: insideID, OutsideUID: outsideUID, OutsideGID: outsideGID, Size: 1}},
 		}
+		if i.host.config.PrivateRoot {
+			p.IDs = holder.IDs{
+				Switch: true, Caps: rootCaps,
+				Map: []holder.IDMap{{OutsideUID: outsideUID, OutsideGID: outsideGID, Size: privateWidth}},
+			}
+		}
 	case i.how.ids:
 		p.IDs = holder.IDs{Switch: true, UID: i.uid, GID: i.uid}
+	case i.how.confined:
+		p.IDs = holder.IDs{Bare: true}
 	}
+}
+
+// rootCaps are what the root of a slot with a private root keeps, over its own
+// files and processes only: what installing packages takes.
+var rootCaps = []int{
+	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_KILL,
+	unix.CAP_SETGID, unix.CAP_SETUID, unix.CAP_SETFCAP, unix.CAP_NET_BIND_SERVICE,
 }
 
 // netns reports whether slots get a network namespace of their own.
@@ -206,8 +232,12 @@ func (i *instance) environment() []string {
 		share = c.CPUs / float64(c.Slots)
 	}
 	n := strconv.Itoa(max(1, int(math.Round(share))))
+	user := insideName
+	if c.PrivateRoot {
+		user = "root"
+	}
 	env := []string{
-		"PATH=" + defaultPath, "HOME=" + i.plan.Workspace, "USER=" + insideName, "LOGNAME=" + insideName,
+		"PATH=" + defaultPath, "HOME=" + i.plan.Workspace, "USER=" + user, "LOGNAME=" + user,
 		"SHELL=/bin/bash", "LANG=C.UTF-8", "TERM=dumb", "PWD=" + i.plan.Workspace,
 	}
 	// Programs that count the machine's CPUs start too many threads for a slot.
@@ -229,6 +259,7 @@ func (i *instance) startHolder(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	i.spawner = spawner
 	i.holder, err = spawner.Spawn(ctx, i.plan, func(pid int) error {
 		if i.group == nil {
 			return nil
@@ -287,6 +318,9 @@ func (i *instance) sweepOutside(ctx context.Context) error {
 	left, err := spawner.Sweep(ctx, i.uid)
 	if err != nil {
 		return err
+	}
+	if spawner != i.spawner && !i.how.ids {
+		return errors.New("the spawner that collected the slot's processes has ended, and nothing else tells them apart")
 	}
 	if left > 0 {
 		return fmt.Errorf("%d processes could not be killed", left)

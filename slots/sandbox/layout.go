@@ -111,7 +111,12 @@ func (l layout) provideAgent(exe string) error {
 	at := l.path("view", "agent")
 	next := at + ".next"
 	os.Remove(next)
-	if err := os.Link(exe, next); err != nil {
+	st, err := os.Stat(exe)
+	if err != nil {
+		return err
+	}
+	// A link has the original's permissions.
+	if st.Mode().Perm()&0o005 != 0o005 || os.Link(exe, next) != nil {
 		if err := copyFile(exe, next); err != nil {
 			return err
 		}
@@ -167,31 +172,45 @@ func (l layout) provideAccounts() error {
 // only when that sandbox is proven gone.
 type uidPool struct {
 	first int
+	width int // ids that one sandbox takes
 	used  []bool
 }
 
-func (p *uidPool) take() int {
+func (p *uidPool) take() (int, error) {
 	for i, used := range p.used {
 		if !used {
 			p.used[i] = true
-			return p.first + i
+			return p.first + i*p.width, nil
 		}
 	}
+	if len(p.used) == maxUIDs {
+		return 0, fmt.Errorf("all %d uids are taken by sandboxes that could not be ended", maxUIDs)
+	}
 	p.used = append(p.used, true)
-	return p.first + len(p.used) - 1
+	return p.first + (len(p.used)-1)*p.width, nil
 }
 
 func (p *uidPool) give(uid int) {
 	if p.owns(uid) {
-		p.used[uid-p.first] = false
+		p.used[(uid-p.first)/p.width] = false
 	}
 }
 
 // maxUIDs bounds the range that counts as the slots'.
 const maxUIDs = 4096
 
-func (p *uidPool) owns(uid int) bool { return IsSlotUID(uid, p.first) }
+func (p *uidPool) owns(uid int) bool { return uid >= p.first && uid < p.first+maxUIDs*p.width }
 
-// IsSlotUID reports whether a uid lies in the range that slots get theirs
-// from, when it begins at first.
-func IsSlotUID(uid, first int) bool { return uid >= first && uid < first+maxUIDs }
+// A slot with a private root has a range of ids, so that the accounts of its
+// programs are there; these begin far above any account of a container.
+const (
+	privateFirst = 1 << 20
+	privateWidth = 1 << 16
+)
+
+// IsSlotUID reports whether a uid lies in a range that slots get theirs from,
+// when the range of single ids begins at first.
+func IsSlotUID(uid, first int) bool {
+	single, private := uidPool{first: first, width: 1}, uidPool{first: privateFirst, width: privateWidth}
+	return single.owns(uid) || private.owns(uid)
+}

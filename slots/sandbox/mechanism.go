@@ -3,6 +3,7 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,13 @@ func ladder(f probe.Facts, attempt slots.Level) []mechanism {
 	return append(all, mechanism{name: "nothing", proc: "shared"})
 }
 
+// withPrivateRoot keeps those of the mechanisms that can give each slot a root
+// of its own to write to: a user namespace over a range of ids, which takes a
+// mount that maps them.
+func withPrivateRoot(all []mechanism) []mechanism {
+	return slices.DeleteFunc(all, func(m mechanism) bool { return !m.userns || !m.ids })
+}
+
 // axes are what the mechanism claims before the attacks judge it.
 func (m mechanism) axes(h *Host) slots.Axes {
 	a := slots.Axes{slots.AxisKill: "walk", slots.AxisProcfs: m.proc, slots.AxisAgent: "hidden"}
@@ -83,6 +91,9 @@ func (m mechanism) axes(h *Host) slots.Axes {
 		a[slots.AxisPids], a[slots.AxisMemory], a[slots.AxisSyscalls] = "rlimit", "rlimit", "denylist+no-nested-userns"
 		if h.config.Limits.AddressBytes == 0 {
 			a[slots.AxisMemory] = "none"
+		}
+		if !m.ids && !m.userns && h.facts.UID == 0 {
+			a[slots.AxisPids] = "none" // the kernel counts root's processes and never refuses one
 		}
 	}
 	switch {

@@ -20,17 +20,26 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 	s.resetting.Lock()
 	defer s.resetting.Unlock()
 	began := time.Now()
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return slots.Receipt{Generation: s.Generation()}, slots.Errorf(slots.KindSlotLost, "the slot is closed").WithExecuted(slots.ExecutedNever)
+	}
 	next, err := s.takeSpare(ctx)
 	if err != nil {
 		return slots.Receipt{Generation: s.Generation()}, slots.Errorf(slots.KindResetFailed, "reset %s: %w", s.slot, err)
 	}
-	s.mu.Lock()
+	// From here on it is done whether or not anybody still waits: half a reset
+	// would cost the slot.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeDeadline)
+	defer cancel()
+	s.settledLocked()
 	old := s.current
 	s.current = next
 	s.generation++
 	generation := s.generation
 	s.shell = nil
-	closed := s.closed
 	s.mu.Unlock()
 
 	receipt := slots.Receipt{Generation: generation}
@@ -53,9 +62,7 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 		receipt.Clean = receipt.Clean && c.OK
 	}
 	old.retire(receipt.Clean)
-	if !closed {
-		s.makeSpare()
-	}
+	s.makeSpare()
 	s.host.disposal.Go(func() { s.host.layout.emptyTrash(s.host.ctx) })
 	receipt.MS = float64(time.Since(began)) / float64(time.Millisecond)
 	return receipt, nil

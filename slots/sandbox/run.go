@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -221,15 +222,20 @@ func (s *streams) passed() {
 // begin feeds the input beside the command. What fits into the pipe needs no
 // goroutine.
 func (s *streams) begin(write int, in io.Reader) {
-	if r, ok := in.(interface{ Len() int }); ok && r.Len() <= pipeSize {
-		defer unix.Close(write)
-		text, err := io.ReadAll(in)
-		if err == nil && len(text) > 0 {
-			unix.Write(write, text) //nolint:errcheck // the pipe is empty and large enough
-		}
-		return
-	}
 	unix.SetNonblock(write, true) //nolint:errcheck // of our own pipe
+	if r, ok := in.(interface{ Len() int }); ok && r.Len() <= pipeSize {
+		text, err := io.ReadAll(in)
+		n := 0
+		if err == nil && len(text) > 0 {
+			n, _ = unix.Write(write, text) //nolint:errcheck // what did not go in is fed below
+		}
+		if n = max(n, 0); err != nil || n == len(text) {
+			unix.Close(write)
+			return
+		}
+		// A user who has many pipes gets small ones.
+		in = bytes.NewReader(text[n:])
+	}
 	f := os.NewFile(uintptr(write), "stdin")
 	s.stdin = f
 	s.feed.Go(func() {
@@ -252,23 +258,24 @@ func (s *streams) awaitStatus(ctx context.Context) (holder.Exit, bool) {
 	return holder.Exit{Status: unix.WaitStatus(binary.LittleEndian.Uint32(b[:])), Run: time.Since(began)}, true
 }
 
-// finish waits until all output has been read, but no longer than patience
-// once nothing more comes.
-func (s *streams) finish(patience time.Duration) {
+// finish waits until all output has been read, but no longer than patience.
+func (s *streams) finish(patience time.Duration) (all bool) {
 	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
 	for _, p := range s.out {
 		select {
 		case <-p.done:
 		case <-timeout.C:
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // end lets go of everything. A pipe that somebody still writes to is read on,
 // into nothing, so that a process which stays is not killed by its output.
 func (s *streams) end() {
+	s.passed() // where it was never started
 	if s.stdin != nil {
 		s.stdin.Close()
 		s.feed.Wait()

@@ -102,7 +102,11 @@ func (s *Sandbox) live(ctx context.Context) (*instance, error) {
 }
 
 // revive gives an instance whose holder has ended a new one.
+// Resets and Close wait for it, so the old one is the current one throughout.
 func (s *Sandbox) revive(ctx context.Context, old *instance) (*instance, error) {
+	// Others wait for it too: it goes on when this caller has gone.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*closeDeadline)
+	defer cancel()
 	next, err := old.again(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,11 +115,21 @@ func (s *Sandbox) revive(ctx context.Context, old *instance) (*instance, error) 
 	if err != nil {
 		return nil, slots.Errorf(slots.KindUnavailable, "replace the slot's holder: %w", err)
 	}
-	if s.current == old {
-		s.current = next
-	}
-	s.shell = nil
+	s.current = next
 	return next, nil
+}
+
+// settledLocked waits until no holder is being replaced, and returns with s.mu held.
+func (s *Sandbox) settledLocked() {
+	for {
+		s.mu.Lock()
+		if s.revival == nil {
+			return
+		}
+		revival := s.revival
+		s.mu.Unlock()
+		<-revival
+	}
 }
 
 // again is the instance with a new holder on the same files.
@@ -134,6 +148,9 @@ func (i *instance) again(ctx context.Context) (*instance, error) {
 		next.group = group
 	}
 	if err := next.startHolder(ctx); err != nil {
+		if next.group != nil {
+			err = errors.Join(err, next.group.Close(ctx))
+		}
 		return nil, errors.Join(err, errors.New("its files are kept"))
 	}
 	return next, nil
@@ -148,20 +165,37 @@ func (s *Sandbox) Run(ctx context.Context, c Command) (slots.Exit, error) {
 	if err != nil {
 		return slots.Exit{}, err
 	}
+	ctx, stop := i.watchDisk(ctx)
+	defer stop()
 	return i.run(ctx, c)
 }
 
-// Do runs a file operation of package workspace as the slot, by name.
+// Do runs a file operation of package workspace as the slot, by name. Errors
+// are *slots.Error.
 func (s *Sandbox) Do(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) error {
+	if ctx.Err() != nil {
+		return slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
+	}
 	i, err := s.live(ctx)
 	if err != nil {
 		return err
 	}
-	err = i.holder.Do(ctx, op, args, reply, in, out)
-	if errors.Is(err, holder.ErrGone) {
-		return slots.Errorf(slots.KindSlotLost, "the slot's holder ended: %w", err)
+	if in != nil { // it writes
+		var stop func()
+		ctx, stop = i.watchDisk(ctx)
+		defer stop()
 	}
-	return err
+	err = overDisk(ctx, i.holder.Do(ctx, op, args, reply, in, out))
+	if _, typed := errors.AsType[*slots.Error](err); err == nil || typed {
+		return err
+	}
+	switch {
+	case errors.Is(err, holder.ErrGone):
+		return slots.Errorf(slots.KindSlotLost, "the slot's holder ended: %w", err)
+	case ctx.Err() != nil:
+		return slots.Errorf(slots.KindInterrupted, "%w", err)
+	}
+	return slots.Errorf(slots.KindInternal, "%w", err)
 }
 
 // OpenSpill makes a file of the slot's for output that outgrows memory. The
@@ -190,12 +224,18 @@ func (s *Sandbox) Usage(ctx context.Context) (bytes, files int64, err error) {
 // opened again.
 func (s *Sandbox) Close() error {
 	s.mu.Lock()
-	i, spare, again := s.current, s.spare, s.closed
+	again := s.closed
 	s.closed = true
 	s.mu.Unlock()
 	if again {
 		return nil
 	}
+	s.resetting.Lock() // a reset under way would leave what it puts in place
+	defer s.resetting.Unlock()
+	s.settledLocked()
+	i, spare := s.current, s.spare
+	s.shell = nil
+	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), closeDeadline)
 	defer cancel()
 	var errs []error

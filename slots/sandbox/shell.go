@@ -4,12 +4,12 @@ import (
 	"bufio"
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,7 +30,7 @@ type shell struct {
 	in       *instance
 	process  *holder.Process
 	commands *os.File
-	statuses *bufio.Reader
+	statuses chan int // one for each command; closed when no more will come
 	status   *os.File
 	count    int
 
@@ -59,13 +59,14 @@ func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (slots.Exit, ShellS
 		return slots.Exit{}, ShellState{}, err
 	}
 	var state ShellState
-	sh := s.shellOf(i)
+	sh := s.lastShell()
 	if c.Restart && sh != nil {
 		sh.kill(ctx)
 		sh, state = nil, ShellState{Restarted: true, Note: "restarted as asked; nothing of the old shell is left"}
 		s.setShell(nil)
 	}
-	if sh != nil && sh.hasEnded() {
+	if sh != nil && (sh.in != i || sh.hasEnded()) {
+		<-sh.ended // at the latest with its holder
 		state = ShellState{Restarted: true, Note: sh.lastWords()}
 		sh = nil
 	}
@@ -78,6 +79,8 @@ func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (slots.Exit, ShellS
 	if c.Command == "" {
 		return slots.Exit{Outcome: slots.OutcomeExited}, state, nil
 	}
+	ctx, stop := i.watchDisk(ctx)
+	defer stop()
 	exit, err := sh.run(ctx, c)
 	if err != nil {
 		return slots.Exit{}, state, i.translate(err)
@@ -94,12 +97,9 @@ func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (slots.Exit, ShellS
 	return exit, state, nil
 }
 
-func (s *Sandbox) shellOf(i *instance) *shell {
+func (s *Sandbox) lastShell() *shell {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.shell != nil && s.shell.in != i {
-		s.shell = nil
-	}
 	return s.shell
 }
 
@@ -145,10 +145,10 @@ func (i *instance) startShell(fresh bool) (*shell, error) {
 	unix.SetNonblock(status, true)   //nolint:errcheck // of our own pipe
 	sh := &shell{
 		in: i, process: p, commands: os.NewFile(uintptr(commands), "shell-commands"),
-		status: os.NewFile(uintptr(status), "shell-status"), ended: make(chan struct{}),
+		status: os.NewFile(uintptr(status), "shell-status"), ended: make(chan struct{}), statuses: make(chan int, 1),
 	}
-	sh.statuses = bufio.NewReader(sh.status)
 	go sh.wait()
+	go sh.listen()
 	return sh, nil
 }
 
@@ -158,6 +158,33 @@ func (sh *shell) wait() {
 	close(sh.ended)
 	sh.commands.Close()
 	sh.status.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // what is still in the pipe may be read
+}
+
+// maxStatus bounds a line of the shell's: whatever runs as the slot can get
+// at the pipe and write anything.
+const maxStatus = 16
+
+// listen ends with the shell, whose end sets a deadline on the read, or with
+// the first line that is no status.
+func (sh *shell) listen() {
+	defer close(sh.statuses)
+	defer sh.status.Close()
+	lines := bufio.NewReaderSize(sh.status, maxStatus)
+	for {
+		text, err := lines.ReadSlice('\n')
+		code, bad := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil || bad != nil {
+			return
+		}
+		select {
+		case sh.statuses <- code:
+		case <-sh.ended: // nobody may be waiting any more, but the last command still may
+			select {
+			case sh.statuses <- code:
+			default:
+			}
+		}
+	}
 }
 
 func (sh *shell) hasEnded() bool {
@@ -179,13 +206,18 @@ func (sh *shell) lastWords() string {
 	return "the shell exited; the next one takes up its directory, variables and functions"
 }
 
+// kill ends the shell with everything below it, or else the holder.
 func (sh *shell) kill(ctx context.Context) {
+	if sh.hasEnded() {
+		return
+	}
 	kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
 	defer cancel()
 	sh.process.SweepAlso(kill) //nolint:errcheck // a holder that has ended took it along
 	select {
 	case <-sh.ended:
 	case <-kill.Done():
+		sh.in.holder.Kill()
 	}
 }
 
@@ -193,8 +225,9 @@ func (sh *shell) kill(ctx context.Context) {
 func (sh *shell) run(ctx context.Context, c ShellCommand) (slots.Exit, error) {
 	h := sh.in.holder
 	sh.count++
-	name := "shell-" + strconv.Itoa(sh.count)
 	began := time.Now()
+	// Unlike any name that an earlier shell, or holder, has left behind.
+	name := fmt.Sprintf("shell-%d-%d", began.UnixNano(), sh.count)
 	if err := sh.process.Mark(); err != nil {
 		return slots.Exit{}, err
 	}
@@ -202,8 +235,9 @@ func (sh *shell) run(ctx context.Context, c ShellCommand) (slots.Exit, error) {
 	if err != nil {
 		return slots.Exit{}, err
 	}
-	defer h.DropPipes(context.WithoutCancel(ctx), name) //nolint:errcheck // the next reset takes them
-	streams := &streams{out: []*pump{startPump(pipes[0].Read, c.Stdout), startPump(pipes[1].Read, c.Stderr)}}
+	defer sh.drop(ctx, name)
+	var quiet quietness
+	streams := &streams{out: []*pump{startPump(pipes[0].Read, quiet.watch(c.Stdout)), startPump(pipes[1].Read, quiet.watch(c.Stderr))}}
 	defer streams.end()
 	release := func() {
 		for n := range pipes {
@@ -218,15 +252,89 @@ func (sh *shell) run(ctx context.Context, c ShellCommand) (slots.Exit, error) {
 	if err != nil {
 		return slots.Exit{}, err
 	}
+	select {
+	case <-sh.statuses: // of nothing that was asked
+	default:
+	}
 	line := strings.Join([]string{command, pipes[0].Path, pipes[1].Path, ""}, "\x00")
 	if _, err := io.WriteString(sh.commands, line); err != nil && !sh.hasEnded() {
 		return slots.Exit{}, fmt.Errorf("write to shell: %w", err)
 	}
-	exit := sh.await(ctx)
+	exit, err := sh.await(ctx)
+	if err != nil {
+		return slots.Exit{}, err
+	}
 	exit.Duration = time.Since(began)
 	release()
-	streams.finish(drain)
+	quiet.finish(streams)
 	return exit, nil
+}
+
+// drop removes the pipes' names.
+func (sh *shell) drop(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
+	defer cancel()
+	sh.in.holder.DropPipes(ctx, name) //nolint:errcheck // the next reset takes them
+}
+
+// quietness tells when the pipes of a command have nothing more to give
+// although a background job holds them open.
+type quietness struct{ written atomic.Int64 }
+
+// watch counts what goes to w.
+func (q *quietness) watch(w io.Writer) io.Writer { return &watched{q, w} }
+
+type watched struct {
+	q *quietness
+	w io.Writer
+}
+
+// Write counts before it passes on, so that what is on its way is seen.
+func (w *watched) Write(p []byte) (int, error) {
+	w.q.written.Add(int64(len(p)))
+	if w.w == nil {
+		return len(p), nil
+	}
+	return w.w.Write(p)
+}
+
+const (
+	quietAfter = 15 * time.Millisecond
+	quietLook  = 3 * time.Millisecond
+)
+
+// finish waits for the pipes' end, or until they have been empty and quiet
+// for quietAfter, or drain has passed.
+func (q *quietness) finish(s *streams) {
+	began := time.Now()
+	since, seen := began, q.written.Load()
+	for time.Since(began) < drain {
+		if s.finish(quietLook) {
+			return
+		}
+		if now := q.written.Load(); now != seen || !s.empty() {
+			since, seen = time.Now(), now
+		}
+		if time.Since(since) >= quietAfter {
+			return
+		}
+	}
+}
+
+// empty reports whether nothing waits in the pipes.
+func (s *streams) empty() bool {
+	for _, p := range s.out {
+		raw, err := p.file.SyscallConn()
+		if err != nil {
+			continue
+		}
+		waiting := 0
+		err = raw.Control(func(fd uintptr) { waiting, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+		if err == nil && waiting > 0 { // an error: it has been read to its end
+			return false
+		}
+	}
+	return true
 }
 
 // command is what the shell evaluates: the text itself, or the reading of a
@@ -246,43 +354,31 @@ func (sh *shell) command(ctx context.Context, text, name string) (string, error)
 	return fmt.Sprintf(`{ __berth_text=$(<'%s'); command rm -f '%s'; eval "$__berth_text"; }`, path, path), nil
 }
 
-type statusLine struct {
-	code int
-	err  error
-}
-
 // await waits for the command's status, or for the shell's end.
-func (sh *shell) await(ctx context.Context) slots.Exit {
-	lines := make(chan statusLine, 1)
-	go func() { // ends with the command, or with the shell, whose end sets a deadline on the read
-		text, err := sh.statuses.ReadString('\n')
-		code, bad := strconv.Atoi(strings.TrimSpace(text))
-		lines <- statusLine{code, errors.Join(err, bad)}
-	}()
+func (sh *shell) await(ctx context.Context) (slots.Exit, error) {
 	select {
-	case l := <-lines:
-		return sh.ending(ctx, l)
+	case code, ok := <-sh.statuses:
+		return sh.ending(ctx, code, ok)
 	case <-ctx.Done():
 	}
 	kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
 	defer cancel()
 	sh.process.SweepUnder(kill) //nolint:errcheck // a holder that has ended took them along
 	select {
-	case l := <-lines:
-		return sh.ending(ctx, l)
+	case code, ok := <-sh.statuses:
+		return sh.ending(ctx, code, ok)
 	case <-time.After(patience):
 	}
-	sh.kill(ctx) // it is busy by itself
-	return sh.ending(ctx, <-lines)
+	return sh.ending(ctx, 0, false) // it is busy by itself
 }
 
 // ending makes the Exit of a command that the shell reported, or that ended
-// the shell.
-func (sh *shell) ending(ctx context.Context, l statusLine) slots.Exit {
-	x := holder.Exit{Status: unix.WaitStatus(l.code << 8)}
-	if l.err != nil {
-		<-sh.ended
-		x = sh.exit
+// the shell. A shell that says nothing to be understood is ended.
+func (sh *shell) ending(ctx context.Context, code int, reported bool) (slots.Exit, error) {
+	if reported {
+		return outcome(ctx, holder.Exit{Status: unix.WaitStatus((code & 0xff) << 8)}), nil
 	}
-	return outcome(ctx, x)
+	sh.kill(ctx)
+	<-sh.ended
+	return outcome(ctx, sh.exit), sh.err
 }

@@ -25,14 +25,15 @@ import (
 type Container struct {
 	Dir   string
 	Slots int
-	Token string // asked for on every route but /health, unless empty
+	Token string // asked for on every route but /health and /readyz, unless empty
 	// Spoil may change an answer before it is sent; nil changes none.
 	Spoil func(rollout.Call, *rollout.Answer)
 }
 
 // ServeHTTP answers one request.
 func (c Container) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if c.Token != "" && r.URL.Path != "/health" && r.Header.Get("Authorization") != "Bearer "+c.Token {
+	free := r.URL.Path == "/health" || r.URL.Path == "/readyz"
+	if c.Token != "" && !free && r.Header.Get("Authorization") != "Bearer "+c.Token {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
@@ -40,6 +41,8 @@ func (c Container) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch route := r.Method + " " + r.URL.Path; route {
 	case "GET /health":
 		answer = map[string]any{"status": "ok", "slots": c.Slots}
+	case "GET /readyz":
+		answer = map[string]string{"status": "ok"}
 	case "GET /slots":
 		var slots []map[string]string
 		for i := range c.Slots {
