@@ -15,9 +15,9 @@ export GOFLAGS := -buildvcs=false $(GOFLAGS)
 PKGS      ?= ./...
 TESTFLAGS ?=
 FUZZTIME  ?= 10s
-BENCH     ?= .
 RUN_ARGS  ?= --listen 127.0.0.1:8080 --slots 4 --data-dir $${TMPDIR:-/tmp}/berth-run-$$(id -u)
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 
 # The tools of `make check`, pinned; `make tools` installs them into .bin.
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -61,8 +61,8 @@ fuzz: need-test ## every fuzz target for FUZZTIME (10s)
 		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null || exit 1; \
 	done
 
-bench: need-test ## benchmarks (BENCH=regexp, PKGS=)
-	go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 30m $(PKGS)
+bench: build ## sandboxd against its bars, as a table (BENCH_ARGS='--only reset --runs 100')
+	bin/berth bench --agent bin/sandboxd $(BENCH_ARGS)
 
 check: need-go $(call stamp,$(GOLANGCI_LINT)) ## formatting, go.mod, vet, lint, structure: what a change must pass beside the tests
 	.bin/golangci-lint fmt --diff ./...

@@ -1,6 +1,7 @@
 // Command berth is Berth's command line for people.
 //
 //	berth demo      play a rollout against one container
+//	berth bench     measure a container against its bars
 //	berth version   print the version
 //
 // Exit status: 0 done, 1 something went wrong, 2 the command line is wrong.
@@ -23,6 +24,7 @@ var version = "unknown"
 const usage = `usage: berth COMMAND [FLAGS]
 
   demo      play a rollout against one container
+  bench     measure a container against its bars
   version   print the version
 
 Exit status: 0 done, 1 something went wrong, 2 the command line is wrong.
@@ -61,6 +63,8 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	switch args[0] {
 	case "demo":
 		return demo(ctx, args[1:], stdout, stderr)
+	case "bench":
+		return measure(ctx, args[1:], stdout, stderr)
 	case "version":
 		fmt.Fprintln(stdout, "berth", version)
 		return nil

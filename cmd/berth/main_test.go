@@ -65,7 +65,14 @@ func TestDemoThatIsInterruptedStopsItsAgent(t *testing.T) {
 
 func TestWrongUsageEndsWithStatus2(t *testing.T) {
 	for _, args := range [][]string{
-		{}, {"dance"}, {"demo", "--unknown"}, {"demo", "--slots", "0"}, {"demo", "--trajectories", "-1"},
+		{},
+		{"dance"},
+		{"demo", "--unknown"},
+		{"demo", "--slots", "0"},
+		{"demo", "--trajectories", "-1"},
+		{"bench", "--runs", "0"},
+		{"bench", "--only", "("},
+		{"bench", "--unknown"},
 	} {
 		status, stdout, stderr := runMain(t.Context(), args...)
 		assert.Equal(t, 2, status, "%q", args)
@@ -75,9 +82,19 @@ func TestWrongUsageEndsWithStatus2(t *testing.T) {
 }
 
 func TestHelpAndVersionEndWithStatus0(t *testing.T) {
-	for _, args := range [][]string{{"help"}, {"--help"}, {"version"}, {"demo", "--help"}} {
+	for _, args := range [][]string{{"help"}, {"--help"}, {"version"}, {"demo", "--help"}, {"bench", "--help"}} {
 		status, stdout, stderr := runMain(t.Context(), args...)
 		assert.Zero(t, status, "%q", args)
 		assert.Contains(t, strings.ToLower(stdout+stderr), "berth", "%q", args)
 	}
+}
+
+func TestBenchPrintsItsTableAlsoWhenARowIsMissing(t *testing.T) {
+	me, err := os.Executable()
+	require.NoError(t, err)
+	status, stdout, stderr := runMain(t.Context(), "bench", "--agent", me, "--only", "^static binary")
+	assert.Equal(t, 1, status)
+	assert.Contains(t, stdout, "| static binary, stripped |")
+	assert.Contains(t, stdout, "| not measured |")
+	assert.Contains(t, stderr, "the binary is not")
 }

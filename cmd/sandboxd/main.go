@@ -9,6 +9,7 @@ import (
 
 	"berth/slots/holder"
 	"berth/slots/probe"
+	"berth/slots/sandbox"
 )
 
 // version is set by the linker.
@@ -29,6 +30,8 @@ func main() {
 			os.Exit(holder.ConfineMain(os.Args[2:], os.Stderr))
 		case "kill-all":
 			os.Exit(holder.KillAllMain())
+		case "cgroup-delegate":
+			os.Exit(sandbox.DelegateMain())
 		case "attack":
 			os.Exit(probe.AttackMain(os.Stdin, os.Stdout))
 		}

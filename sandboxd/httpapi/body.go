@@ -91,6 +91,7 @@ func (s *Server) readBody(c echo.Context) (*bytes.Buffer, error) {
 	r := c.Request()
 	most := s.config.MaxBody
 	if r.ContentLength > most {
+		s.discard(r)
 		return nil, tooLarge(most)
 	}
 	b := getBuffer()
@@ -109,9 +110,20 @@ func (s *Server) readBody(c echo.Context) (*bytes.Buffer, error) {
 		return nil, bodyError(err)
 	case int64(b.Len()) > most:
 		putBuffer(b)
+		s.discard(r)
 		return nil, tooLarge(most)
 	}
 	return b, nil
+}
+
+// discard reads on in a body that is refused for its size: many clients send
+// all of it before they look for an answer, and a connection that is closed
+// before that takes the answer with it. It gives up after as much again as a
+// body may have; a client that asked first is answered at once.
+func (s *Server) discard(r *http.Request) {
+	if r.Header.Get("Expect") == "" {
+		_, _ = io.CopyN(io.Discard, s.patient(r), 2*s.config.MaxBody) // it is refused either way
+	}
 }
 
 func tooLarge(most int64) error {

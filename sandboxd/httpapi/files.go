@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -37,6 +38,10 @@ func (s *Server) place(c echo.Context) (place, error) {
 	}
 	if p.path, err = param(c, "*"); err != nil {
 		return p, err
+	}
+	if !utf8.ValidString(p.path) {
+		// On its way to the slot it would become another name.
+		return p, slots.Errorf(slots.KindBadRequest, "path must be UTF-8")
 	}
 	if text := c.Request().Header.Get(api.HeaderToken); text != "" {
 		token, err := strconv.ParseUint(text, 10, 64)

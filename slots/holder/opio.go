@@ -46,11 +46,15 @@ const shortOutput = 32 << 10
 // opOutput collects an operation's output while it is short, and turns into a
 // pipe to the agent once it is not.
 type opOutput struct {
-	server *server
+	server *server // nil: no pipe can be made, a long output is an error
 	id     uint64
 	short  []byte
 	pipe   *os.File
+
+	tooLong bool // what could not be written for want of a pipe
 }
+
+var errTooLong = errors.New("output is too long to be had at once")
 
 // Write keeps p or sends it on. The agent closing the pipe is an error, which
 // ends the operation.
@@ -61,6 +65,10 @@ func (o *opOutput) Write(p []byte) (int, error) {
 	if len(o.short)+len(p) <= shortOutput {
 		o.short = append(o.short, p...)
 		return len(p), nil
+	}
+	if o.server == nil {
+		o.tooLong = true
+		return 0, errTooLong
 	}
 	if err := o.open(); err != nil {
 		return 0, err

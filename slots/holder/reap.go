@@ -2,66 +2,86 @@ package holder
 
 import (
 	"errors"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// ending is what wait4 says of a child.
-type ending struct {
-	status unix.WaitStatus
-	usage  unix.Rusage
-	at     time.Time
-}
+// orphanPause is how often ended orphans are collected while the slot has
+// processes: their ends wake nobody.
+const orphanPause = 50 * time.Millisecond
 
-// reap waits for every child, adopted ones included, for as long as the
-// process lives. It blocks in wait4, so an exit is noticed at once and no
-// signal is needed; with no child at all it waits for the next spawn.
-func (s *server) reap() {
+// wait sleeps until a request comes, a child of ours ends, or it is time to
+// collect orphans. It reports false when it cannot.
+func (s *server) wait() bool {
+	s.events = append(s.events[:0], unix.PollFd{Fd: int32(s.conn.fd), Events: unix.POLLIN})
+	for _, p := range s.procs {
+		s.events = append(s.events, unix.PollFd{Fd: int32(p.pidfd), Events: unix.POLLIN})
+	}
+	timeout := -1
+	if len(s.procs) > 0 || hasChildren() {
+		timeout = int(orphanPause / time.Millisecond)
+	}
 	for {
-		var e ending
-		pid, err := unix.Wait4(-1, &e.status, 0, &e.usage)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			<-s.spawned
-		default:
-			e.at = time.Now()
-			s.reaped(pid, e)
+		_, err := unix.Poll(s.events, timeout)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil
 		}
 	}
 }
 
-func (s *server) reaped(pid int, e ending) {
-	s.mu.Lock()
-	p := s.procs[pid]
-	switch {
-	case p != nil:
+// reap collects every child that has ended, adopted ones included, and then
+// reports those that were asked for.
+func (s *server) reap() {
+	var ended []*process
+	defer func() {
+		for _, p := range ended {
+			s.report(p)
+		}
+	}()
+	for {
+		var status unix.WaitStatus
+		var usage unix.Rusage
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, &usage)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || pid == 0 {
+			return
+		}
+		s.gone++
+		p := s.procs[pid]
+		if p == nil {
+			continue
+		}
 		delete(s.procs, pid)
 		delete(s.kept, p.id)
-	case s.forking:
-		// Perhaps the very child whose pid the fork has not returned yet.
-		if s.early == nil {
-			s.early = map[int]ending{}
-		}
-		s.early[pid] = e
-	}
-	s.gone++
-	close(s.changed)
-	s.changed = make(chan struct{})
-	s.mu.Unlock()
-	if p != nil {
-		s.report(p, e)
+		unix.Close(p.pidfd)
+		p.status, p.usage = status, usage
+		ended = append(ended, p)
 	}
 }
 
-func (s *server) report(p *process, e ending) {
+func (s *server) report(p *process) {
 	s.conn.send(kindExited, p.id, encode(exitReport{
-		Status:  uint32(e.status),
+		Status:  uint32(p.status),
 		SpawnNS: int64(p.spawn),
-		RunNS:   int64(max(0, e.at.Sub(p.started))),
-		CPUNS:   e.usage.Utime.Nano() + e.usage.Stime.Nano(),
-		MaxRSS:  e.usage.Maxrss << 10,
+		RunNS:   int64(time.Since(p.started)),
+		CPUNS:   p.usage.Utime.Nano() + p.usage.Stime.Nano(),
+		MaxRSS:  p.usage.Maxrss << 10,
 		Alone:   s.alone(),
 	}))
+}
+
+// ignoreChildSignal sets SIGCHLD back to its default, which is to do nothing
+// and keep the child waitable. Go's own handler stays for everything else.
+func ignoreChildSignal() error {
+	var byDefault [4]uint64 // a zero struct sigaction on every architecture
+	_, _, errno := syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }

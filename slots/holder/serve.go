@@ -39,27 +39,28 @@ type server struct {
 	env  []string
 	path pathCache
 
-	mu      sync.Mutex          // guards what follows; never held across a fork, a wait or a send
-	procs   map[int]*process    // our direct children, by pid
-	kept    map[uint64]*process // spared by sweeps, by request id
-	early   map[int]ending      // ended while the fork that made them had not returned
-	forking bool                // such a fork is under way
-	gone    int                 // children reaped so far
-	changed chan struct{}       // closed and replaced whenever a child has been reaped
+	// Of the one thread that makes and ends processes.
+	procs  map[int]*process    // our direct children, by pid
+	kept   map[uint64]*process // spared by sweeps, by request id
+	gone   int                 // children reaped so far
+	events []unix.PollFd       // the socket, then the running children
+
+	mu      sync.Mutex // guards what follows
 	cancels map[uint64]context.CancelFunc
 	inputs  map[uint64]chan bool // told whether a piped input was whole
 
-	spawned chan struct{} // tells the reaper that there is a child to wait for
-	ops     chan struct{} // a place for each file operation at work
+	ops chan struct{} // a place for each file operation at work
 }
 
 // process is one direct child.
 type process struct {
 	id      uint64
 	pid     int
-	keep    bool
+	pidfd   int
 	started time.Time
 	spawn   time.Duration
+	status  unix.WaitStatus
+	usage   unix.Rusage
 	mark    map[int]uint64 // descendants at the last mark, with their start times
 }
 
@@ -159,7 +160,7 @@ func start(c *blockingConn) (*server, error) {
 	s := &server{
 		plan: plan, conn: c, env: plan.Env,
 		procs: map[int]*process{}, kept: map[uint64]*process{}, cancels: map[uint64]context.CancelFunc{}, inputs: map[uint64]chan bool{},
-		changed: make(chan struct{}), spawned: make(chan struct{}, 1), ops: make(chan struct{}, 8),
+		ops: make(chan struct{}, 8),
 	}
 	if s.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return nil, &stageError{"open /dev/null", err}
@@ -168,7 +169,10 @@ func start(c *blockingConn) (*server, error) {
 		return nil, &stageError{"open workspace", err}
 	}
 	makeThreads(plan.Threads)
-	go s.reap() // ends with the process: it holds nothing that outlives it
+	// Polling tells of a child's end; Go's handler would only interrupt it.
+	if err := ignoreChildSignal(); err != nil {
+		return nil, &stageError{"signals", err}
+	}
 	return s, c.send(kindReady, 0, encode(Facts{SetupNS: time.Now().UnixNano() - plan.Began, Threads: plan.Threads}))
 }
 
@@ -192,10 +196,16 @@ func makeThreads(n int) {
 	done.Wait()
 }
 
-// serve answers requests until the connection ends, then takes every process
-// of the slot along.
+// serve answers requests and reports ends until the connection ends, then
+// takes every process of the slot along. One thread does all of it but the
+// longer file operations: it sleeps in one poll, and whatever happens wakes
+// it directly.
 func (s *server) serve() {
-	for {
+	for s.wait() {
+		s.reap()
+		if s.events[0].Revents == 0 {
+			continue
+		}
 		f, err := s.conn.receive()
 		if errors.Is(err, errFrame) {
 			continue // the agent's own mistake: it waits for an answer in vain and says so
@@ -241,15 +251,28 @@ func (s *server) dispatch(f frame) {
 	}
 }
 
-// beginOp runs a file operation beside everything else. The context is
-// registered before the next request is read, so that a cancel that follows
-// finds it.
+// beginOp runs a file operation: at once, when it cannot take long, else
+// beside everything else. The context is registered before the next request is
+// read, so that a cancel that follows finds it.
 func (s *server) beginOp(f frame) {
+	request, err := decode[opRequest](f.body)
+	if err != nil {
+		closeAll(f.files)
+		s.answerOp(f.id, opReply{Error: workspace.EncodeError(err)})
+		return
+	}
+	if request.quick() {
+		out := &opOutput{id: f.id}
+		reply := s.runOp(context.Background(), request, bytes.NewReader(request.Inline), out)
+		if !out.tooLong {
+			s.answerOp(f.id, reply)
+			return
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s.mu.Lock()
-	s.cancels[f.id] = cancel
 	whole := make(chan bool, 1)
-	s.inputs[f.id] = whole
+	s.mu.Lock()
+	s.cancels[f.id], s.inputs[f.id] = cancel, whole
 	s.mu.Unlock()
 	go func() {
 		defer func() {
@@ -259,19 +282,40 @@ func (s *server) beginOp(f frame) {
 			s.mu.Unlock()
 			cancel()
 		}()
+		defer closeAll(f.files)
+		var in io.Reader = bytes.NewReader(request.Inline)
+		if request.Piped && len(f.files) > 0 {
+			pipe := os.NewFile(uintptr(f.files[0]), "op-input")
+			f.files = f.files[1:]
+			defer pipe.Close()
+			in = &opInput{ctx: ctx, from: io.MultiReader(in, pipe), whole: whole}
+		}
 		s.ops <- struct{}{}
-		reply := s.runOp(ctx, f, whole)
+		out := &opOutput{server: s, id: f.id}
+		reply := s.runOp(ctx, request, in, out)
+		out.Close()
 		<-s.ops
-		s.conn.send(kindReply, f.id, encode(reply))
+		s.answerOp(f.id, reply)
 	}()
 }
 
-func (s *server) runOp(ctx context.Context, f frame, whole <-chan bool) (reply opReply) {
-	defer closeAll(f.files)
-	request, err := decode[opRequest](f.body)
-	if err != nil {
-		return opReply{Error: workspace.EncodeError(err)}
+// quick reports whether the operation takes a few system calls on one file,
+// unless its output turns out long.
+func (r opRequest) quick() bool {
+	switch r.Name {
+	case "stat", "mkdir":
+		return true
+	case "write":
+		return !r.Piped
+	case "read":
+		return !bytes.Contains(r.Args, []byte(`"sha256":true`))
 	}
+	return false
+}
+
+func (s *server) answerOp(id uint64, reply opReply) { s.conn.send(kindReply, id, encode(reply)) }
+
+func (s *server) runOp(ctx context.Context, request opRequest, in io.Reader, out *opOutput) (reply opReply) {
 	op := workspace.Ops()[request.Name]
 	if op == nil {
 		return opReply{Error: workspace.EncodeError(fmt.Errorf("unknown operation %q", request.Name))}
@@ -281,15 +325,6 @@ func (s *server) runOp(ctx context.Context, f frame, whole <-chan bool) (reply o
 			reply = opReply{Error: workspace.EncodeError(fmt.Errorf("operation %s: %v", request.Name, r))}
 		}
 	}()
-	var in io.Reader = bytes.NewReader(request.Inline)
-	if request.Piped && len(f.files) > 0 {
-		pipe := os.NewFile(uintptr(f.files[0]), "op-input")
-		f.files = nil
-		defer pipe.Close()
-		in = &opInput{ctx: ctx, from: io.MultiReader(in, pipe), whole: whole}
-	}
-	out := &opOutput{server: s, id: f.id}
-	defer out.Close()
 	answer, err := op(ctx, s.tree, request.Args, in, out)
 	if err != nil {
 		return opReply{Error: workspace.EncodeError(err)}

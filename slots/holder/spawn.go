@@ -34,36 +34,18 @@ func (s *server) spawn(f frame) {
 		return
 	}
 
-	s.mu.Lock()
-	s.forking = true
-	s.mu.Unlock()
+	pidfd := -1
+	attr.Sys.PidFD = &pidfd
 	pid, err := syscall.ForkExec(path, request.Argv, attr)
-	running := time.Now()
-
-	s.mu.Lock()
-	s.forking = false
-	early, ended := s.early[pid]
-	clear(s.early)
-	p := &process{id: f.id, pid: pid, keep: request.Keep, started: running, spawn: running.Sub(began)}
-	if err == nil && !ended {
-		s.procs[pid] = p
-		if p.keep {
-			s.kept[p.id] = p
-		}
-	}
-	s.mu.Unlock()
-
 	if err != nil {
 		s.refuse(f.id, &stageError{"exec", fmt.Errorf("%s: %w", path, err)})
 		return
 	}
-	if ended {
-		s.report(p, early)
-		return
-	}
-	select {
-	case s.spawned <- struct{}{}:
-	default: // the reaper has been told already
+	p := &process{id: f.id, pid: pid, pidfd: pidfd, started: time.Now()}
+	p.spawn = p.started.Sub(began)
+	s.procs[pid] = p
+	if request.Keep {
+		s.kept[p.id] = p
 	}
 }
 
@@ -88,7 +70,9 @@ func (s *server) prepare(request *spawnRequest, files []int) (path string, attr 
 		request.Argv = append(append(words, "--", path), request.Argv...)
 		path = s.plan.Confine
 	}
-	attr = &syscall.ProcAttr{Env: env, Sys: &syscall.SysProcAttr{Setsid: true}}
+	// A group of its own, but the holder's session: that has no terminal, and a
+	// new session would cost a scheduling group.
+	attr = &syscall.ProcAttr{Env: env, Sys: &syscall.SysProcAttr{Setpgid: true}}
 	if request.NoStdin {
 		attr.Files = append(attr.Files, uintptr(s.null))
 	}

@@ -132,12 +132,43 @@ func (s *spawnerServer) clone(f frame) (pid, pidfd int, err error) {
 	attr.Sys.PidFD = &pidfd
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pid, err = syscall.ForkExec("/proc/self/exe", []string{"sandboxd", "holder"}, attr)
+	err = asOwner(&o, func() (err error) {
+		pid, err = syscall.ForkExec("/proc/self/exe", []string{"sandboxd", "holder"}, attr)
+		return err
+	})
 	if err != nil {
 		return 0, 0, &stageError{"clone", err}
 	}
 	s.holders[pid] = f.id
 	return pid, pidfd, nil
+}
+
+// asOwner has the calling thread, which the caller has locked, make a user
+// namespace as the slot's own user. Of what a namespace uses up, inotify
+// instances for one, the kernel counts a part for the user who made it: if
+// that were root for all, one slot could use up everybody's. The
+// capabilities stay meanwhile, for the maps have to be written.
+func asOwner(o *order, clone func() error) error {
+	if !o.Namespaces.User || os.Geteuid() != 0 || len(o.IDs.Map) == 0 || o.IDs.Map[0].OutsideUID == 0 {
+		return clone()
+	}
+	const noSetUIDFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP
+	bits, err := unix.PrctlRetInt(unix.PR_GET_SECUREBITS, 0, 0, 0, 0)
+	if err != nil || unix.Prctl(unix.PR_SET_SECUREBITS, uintptr(bits|noSetUIDFixup), 0, 0, 0) != nil {
+		return clone() // without CAP_SETPCAP the user of all is root
+	}
+	const same = ^uintptr(0)
+	if err := thread(unix.SYS_SETRESUID, same, uintptr(o.IDs.Map[0].OutsideUID), same); err != nil {
+		return fmt.Errorf("take the slot's uid: %w", err)
+	}
+	err = clone()
+	if back := thread(unix.SYS_SETRESUID, same, 0, same); back != nil {
+		return fmt.Errorf("take our own uid again: %w", errors.Join(back, err))
+	}
+	if back := unix.Prctl(unix.PR_SET_SECUREBITS, uintptr(bits), 0, 0, 0); back != nil {
+		return fmt.Errorf("restore securebits: %w", errors.Join(back, err))
+	}
+	return err
 }
 
 func cloneAttr(o *order) *syscall.SysProcAttr {

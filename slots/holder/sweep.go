@@ -29,9 +29,7 @@ func (s *server) answerSweep(f frame) {
 		return
 	}
 	if request.Drop != 0 {
-		s.mu.Lock()
 		delete(s.kept, request.Drop)
-		s.mu.Unlock()
 	}
 	var r sweepReport
 	if request.Under != 0 {
@@ -46,32 +44,24 @@ func (s *server) answerSweep(f frame) {
 // passes. New forks of the dying are met by the next round.
 func (s *server) sweep(targets func() ([]int, error)) sweepReport {
 	deadline := time.Now().Add(sweepDeadline)
-	s.mu.Lock()
 	before := s.gone
-	s.mu.Unlock()
 	var left []int
-	for {
-		s.mu.Lock()
-		changed := s.changed
-		s.mu.Unlock()
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, sweepPause) {
+		s.reap()
 		var err error
 		if left, err = targets(); err != nil {
 			left = s.known()
 		}
 		if len(left) == 0 || time.Now().After(deadline) {
-			break
+			return sweepReport{Killed: s.gone - before, Left: len(left)}
 		}
 		for _, pid := range left {
 			unix.Kill(pid, unix.SIGKILL)
 		}
-		select {
-		case <-changed:
-		case <-time.After(sweepPause):
-		}
+		// Not a timer: this thread has nothing else to do, and waking it by
+		// another costs more than the wait.
+		unix.Nanosleep(&unix.Timespec{Nsec: int64(pause)}, nil)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return sweepReport{Killed: s.gone - before, Left: len(left)}
 }
 
 // known is what can be named without /proc: everything, where that is the
@@ -84,8 +74,6 @@ func (s *server) known() []int {
 	if s.ownsEveryone() {
 		return []int{-1}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	var pids []int
 	for pid, p := range s.procs {
 		if s.kept[p.id] == nil {
@@ -97,9 +85,7 @@ func (s *server) known() []int {
 
 // sweepAll ends every process of the slot, the kept ones too.
 func (s *server) sweepAll() {
-	s.mu.Lock()
 	clear(s.kept)
-	s.mu.Unlock()
 	s.sweep(s.unkept)
 }
 
@@ -110,12 +96,10 @@ func (s *server) unkept() ([]int, error) {
 	if !hasChildren() {
 		return nil, nil
 	}
-	s.mu.Lock()
 	spare := make(map[int]bool, len(s.kept))
 	for _, p := range s.kept {
 		spare[p.pid] = true
 	}
-	s.mu.Unlock()
 	if len(spare) == 0 && s.ownsEveryone() {
 		return []int{-1}, nil
 	}
@@ -129,9 +113,7 @@ func (s *server) ownsEveryone() bool { return s.plan.Namespaces.PID || s.plan.ID
 // startedUnder lists the descendants of a kept process that were not there at
 // its last mark, nor come from one that was.
 func (s *server) startedUnder(id uint64) ([]int, error) {
-	s.mu.Lock()
 	p := s.kept[id]
-	s.mu.Unlock()
 	if p == nil {
 		return nil, nil
 	}
@@ -148,9 +130,7 @@ func (s *server) startedUnder(id uint64) ([]int, error) {
 
 // markUnder remembers what a kept process has running now.
 func (s *server) markUnder(id uint64) {
-	s.mu.Lock()
 	p := s.kept[id]
-	s.mu.Unlock()
 	if p == nil {
 		return
 	}

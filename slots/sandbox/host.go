@@ -41,8 +41,6 @@ type Config struct {
 
 	// NoCgroup leaves cgroups alone even where they work.
 	NoCgroup bool
-	// CgroupDelegate is cgroup.Config's Delegate.
-	CgroupDelegate func(ctx context.Context) (*os.File, error)
 	// Stderr takes what a crashing holder prints; nil is the agent's own.
 	Stderr *os.File
 }
@@ -148,7 +146,11 @@ func (h *Host) openCgroups(ctx context.Context) error {
 		h.noGroups = errors.New("not attempted")
 		return nil
 	}
-	tree, err := cgroup.Open(ctx, cgroup.Config{Delegate: h.config.CgroupDelegate})
+	c := cgroup.Config{}
+	if h.facts.UID == 0 { // the cgroup's files are root's
+		c.Delegate = h.delegateCgroup
+	}
+	tree, err := cgroup.Open(ctx, c)
 	if unavailable, ok := errors.AsType[*cgroup.UnavailableError](err); ok {
 		h.noGroups = unavailable
 		return nil

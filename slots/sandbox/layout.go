@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"berth/slots/workspace"
 )
 
@@ -114,6 +116,21 @@ func (l layout) provideAgent(exe string) error {
 	st, err := os.Stat(exe)
 	if err != nil {
 		return err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(l.dir, &fs); err != nil {
+		return err
+	}
+	if fs.Flags&unix.ST_NOEXEC != 0 {
+		// Nothing runs from here, as from a container's --tmpfs: slots run the
+		// original, and have to be able to get at it.
+		if exe, err = filepath.Abs(exe); err == nil {
+			err = os.Symlink(exe, next)
+		}
+		if err != nil {
+			return err
+		}
+		return os.Rename(next, at)
 	}
 	// A link has the original's permissions.
 	if st.Mode().Perm()&0o005 != 0o005 || os.Link(exe, next) != nil {

@@ -96,6 +96,11 @@ func (i *instance) await(ctx context.Context, p *holder.Process, s *streams) (ho
 	exit, err = p.Wait(kill)
 	if err != nil && kill.Err() != nil {
 		i.holder.Kill()
+		select {
+		case <-i.holder.Done():
+		case <-time.After(killDeadline):
+		}
+		err = fmt.Errorf("holder did not answer: %w", holder.ErrGone)
 	}
 	return exit, err
 }

@@ -54,6 +54,9 @@ const maxTyped = 4 << 10
 // the directory, variables and functions of the old where it could still say
 // them.
 func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (slots.Exit, ShellState, error) {
+	if ctx.Err() != nil {
+		return slots.Exit{}, ShellState{}, slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
+	}
 	i, err := s.live(ctx)
 	if err != nil {
 		return slots.Exit{}, ShellState{}, err
@@ -164,6 +167,9 @@ func (sh *shell) wait() {
 // at the pipe and write anything.
 const maxStatus = 16
 
+// noStatus stands for a line that is none.
+const noStatus = -1
+
 // listen ends with the shell, whose end sets a deadline on the read, or with
 // the first line that is no status.
 func (sh *shell) listen() {
@@ -172,9 +178,12 @@ func (sh *shell) listen() {
 	lines := bufio.NewReaderSize(sh.status, maxStatus)
 	for {
 		text, err := lines.ReadSlice('\n')
-		code, bad := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err != nil || bad != nil {
+		if err != nil && len(text) == 0 {
 			return
+		}
+		code, bad := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil || bad != nil || code&^0xff != 0 {
+			code = noStatus
 		}
 		select {
 		case sh.statuses <- code:
@@ -183,6 +192,9 @@ func (sh *shell) listen() {
 			case sh.statuses <- code:
 			default:
 			}
+		}
+		if code == noStatus {
+			return
 		}
 	}
 }
@@ -358,7 +370,14 @@ func (sh *shell) command(ctx context.Context, text, name string) (string, error)
 func (sh *shell) await(ctx context.Context) (slots.Exit, error) {
 	select {
 	case code, ok := <-sh.statuses:
-		return sh.ending(ctx, code, ok)
+		if ok {
+			return sh.ending(ctx, code)
+		}
+	case <-ctx.Done():
+	}
+	select { // a shell that has become another program by exec says nothing any more
+	case <-sh.ended:
+		return sh.ending(ctx, noStatus)
 	case <-ctx.Done():
 	}
 	kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
@@ -366,17 +385,19 @@ func (sh *shell) await(ctx context.Context) (slots.Exit, error) {
 	sh.process.SweepUnder(kill) //nolint:errcheck // a holder that has ended took them along
 	select {
 	case code, ok := <-sh.statuses:
-		return sh.ending(ctx, code, ok)
+		if ok {
+			return sh.ending(ctx, code)
+		}
 	case <-time.After(patience):
 	}
-	return sh.ending(ctx, 0, false) // it is busy by itself
+	return sh.ending(ctx, noStatus) // it is busy by itself
 }
 
 // ending makes the Exit of a command that the shell reported, or that ended
 // the shell. A shell that says nothing to be understood is ended.
-func (sh *shell) ending(ctx context.Context, code int, reported bool) (slots.Exit, error) {
-	if reported {
-		return outcome(ctx, holder.Exit{Status: unix.WaitStatus((code & 0xff) << 8)}), nil
+func (sh *shell) ending(ctx context.Context, code int) (slots.Exit, error) {
+	if code != noStatus {
+		return outcome(ctx, holder.Exit{Status: unix.WaitStatus(code << 8)}), nil
 	}
 	sh.kill(ctx)
 	<-sh.ended

@@ -28,7 +28,8 @@ var unseen = []string{
 // devices are the nodes of a slot's /dev.
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
-// hidden lists the absolute paths that no slot may see.
+// hidden lists the absolute paths that no slot may see, none below another:
+// there is no place for a mask under a mask.
 func (h *Host) hidden() []string {
 	list := []string{h.config.DataDir}
 	for _, p := range h.config.Hide {
@@ -37,7 +38,13 @@ func (h *Host) hidden() []string {
 		}
 	}
 	slices.Sort(list)
-	return slices.Compact(list)
+	var tops []string
+	for _, p := range list {
+		if !slices.ContainsFunc(tops, func(top string) bool { return below(p, top) }) {
+			tops = append(tops, p)
+		}
+	}
+	return tops
 }
 
 // view is the root of an instance in a mount namespace of its own.

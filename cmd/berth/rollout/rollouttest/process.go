@@ -26,13 +26,13 @@ func Main(m *testing.M) {
 
 // Binary is the path of a binary that serves the stand-in container like
 // "sandboxd serve". Temporary directories lie in one of the test's from here on.
-func Binary(t testing.TB) string {
-	t.Helper()
-	t.Setenv(actAsAgent, "1")
-	t.Setenv("TMPDIR", t.TempDir())
+func Binary(tb testing.TB) string {
+	tb.Helper()
+	tb.Setenv(actAsAgent, "1")
+	tb.Setenv("TMPDIR", tb.TempDir())
 	me, err := os.Executable()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return me
 }

@@ -1,0 +1,178 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth/sandboxd/api"
+	"berth/slots"
+)
+
+// call makes a call of a tool on the slot with that number.
+func call(slot int, tool string, args map[string]any) (api.Call, error) {
+	text, err := json.Marshal(args)
+	if err != nil {
+		return api.Call{}, fmt.Errorf("encode arguments: %w", err)
+	}
+	return api.Call{SlotID: "slot_" + strconv.Itoa(slot), Tool: tool, Args: text, Timeout: api.Seconds(120)}, nil
+}
+
+// execute runs a call that has to succeed.
+func (b *bench) execute(ctx context.Context, slot int, tool string, args map[string]any) (api.Result, error) {
+	c, err := call(slot, tool, args)
+	if err != nil {
+		return api.Result{}, err
+	}
+	result, err := b.agent.Execute(ctx, c)
+	if err != nil {
+		return result, err
+	}
+	return result, succeeded(result)
+}
+
+func succeeded(r api.Result) error {
+	if !r.Success {
+		return fmt.Errorf("execution failed: %s: %.200s", r.Error, r.Output)
+	}
+	return nil
+}
+
+func (b *bench) bash(ctx context.Context, slot int, command string) (api.Result, error) {
+	return b.execute(ctx, slot, "bash", map[string]any{"command": command})
+}
+
+// measureSingle compares one execution at a time, each on the next slot, with
+// the floor.
+func measureSingle(ctx context.Context, b *bench) (finding, error) {
+	slot := 0
+	took, err := inTurns(ctx, b.Runs, floor, floorWithOutput, func(ctx context.Context) error {
+		slot = (slot + 1) % b.slots
+		_, err := b.bash(ctx, slot, "true")
+		return err
+	})
+	if err != nil {
+		return finding{}, err
+	}
+	bare, captured, ours := median(took[0]), median(took[1]), median(took[2])
+	f := finding{
+		values: []float64{ratio(ours, bare)},
+		detail: fmt.Sprintf("%.2f ms, p99 %.2f; level %s", milliseconds(ours), milliseconds(percentile(took[2], 0.99)), b.level),
+		floor:  fmt.Sprintf("%.2f ms; %.2f with its output captured", milliseconds(bare), milliseconds(captured)),
+	}
+	if b.level < slots.LevelNS {
+		return f, fmt.Errorf("the bar is for level ns or better, this machine gave %s: %.2f × floor", b.level, f.values[0])
+	}
+	return f, nil
+}
+
+// roundShare is how many single runs stand for one round of many at once.
+const roundShare = 30
+
+// measureParallel compares executions per second with as many workers as slots.
+func measureParallel(ctx context.Context, b *bench) (finding, error) {
+	n := max(b.Runs/2, b.slots)
+	var bare, captured, ours []float64
+	sides := []struct {
+		rates *[]float64
+		do    func(ctx context.Context, worker int) error
+	}{
+		{&bare, func(ctx context.Context, _ int) error { return floor(ctx) }},
+		{&captured, func(ctx context.Context, _ int) error { return floorWithOutput(ctx) }},
+		{&ours, func(ctx context.Context, worker int) error {
+			_, err := b.bash(ctx, worker, "true")
+			return err
+		}},
+	}
+	for round := range 1 + max(b.Runs/roundShare, 1) { // the first one warms up
+		for _, side := range sides {
+			rate, err := atOnce(ctx, b.slots, n, side.do)
+			if err != nil {
+				return finding{}, err
+			}
+			if round > 0 {
+				*side.rates = append(*side.rates, rate)
+			}
+		}
+	}
+	return finding{
+		values: []float64{median(ours) / median(bare)},
+		detail: fmt.Sprintf("%.0f/s", median(ours)),
+		floor:  fmt.Sprintf("%.0f/s; %.0f with their output captured", median(bare), median(captured)),
+	}, nil
+}
+
+const (
+	batchSize = 64
+	// batchTurns is how many single runs of the floor stand beside one batch.
+	batchTurns = 5
+)
+
+// measureBatch compares one execution's share of a batch with the floor.
+func measureBatch(ctx context.Context, b *bench) (finding, error) {
+	calls := make([]api.Call, batchSize)
+	for i := range calls {
+		var err error
+		if calls[i], err = call(i%b.slots, "bash", map[string]any{"command": "true"}); err != nil {
+			return finding{}, err
+		}
+	}
+	things := []timed{func(ctx context.Context) error {
+		results, err := b.agent.Batch(ctx, calls)
+		for _, r := range results {
+			if err == nil {
+				err = succeeded(r)
+			}
+		}
+		return err
+	}}
+	for range batchTurns {
+		things = append(things, floor)
+	}
+	took, err := inTurns(ctx, max(b.Runs/batchTurns, 1), things...)
+	if err != nil {
+		return finding{}, err
+	}
+	var bare []time.Duration
+	for _, t := range took[1:] {
+		bare = append(bare, t...)
+	}
+	share := median(took[0]) / batchSize
+	return finding{
+		values: []float64{ratio(share, median(bare))},
+		detail: fmt.Sprintf("%.2f ms", milliseconds(share)),
+		floor:  fmt.Sprintf("%.2f ms", milliseconds(median(bare))),
+	}, nil
+}
+
+// measureFiles compares reading and writing a small file with the floor.
+func measureFiles(ctx context.Context, b *bench) (finding, error) {
+	const name = "kibibyte.txt"
+	content := strings.Repeat("0123456789abcde\n", 64)
+	write := func(ctx context.Context) error {
+		_, err := b.execute(ctx, 0, "write_file", map[string]any{"path": name, "content": content})
+		return err
+	}
+	if err := write(ctx); err != nil {
+		return finding{}, err
+	}
+	took, err := inTurns(ctx, b.Runs, floor, func(ctx context.Context) error {
+		r, err := b.execute(ctx, 0, "read_file", map[string]any{"path": name})
+		if err == nil && r.Output != content {
+			err = fmt.Errorf("read %d bytes, wrote %d", len(r.Output), len(content))
+		}
+		return err
+	}, write)
+	if err != nil {
+		return finding{}, err
+	}
+	bare, read, wrote := median(took[0]), median(took[1]), median(took[2])
+	return finding{
+		values: []float64{ratio(read, bare), ratio(wrote, bare)},
+		detail: fmt.Sprintf("%.2f / %.2f ms", milliseconds(read), milliseconds(wrote)),
+		floor:  fmt.Sprintf("%.2f ms", milliseconds(bare)),
+	}, nil
+}
