@@ -224,7 +224,7 @@ var importRules = []importRule{
 		reason: "only slots talks to the kernel",
 	},
 	{
-		in: `.`, denied: `^` + module + `/(slots/need|[a-z/]+/[a-z]+test)$`,
+		in: `.`, except: `/[a-z]+test$`, denied: `^` + module + `/(slots/need|[a-z/]+/[a-z]+test)$`,
 		reason: "what serves tests is not part of a program",
 	},
 }

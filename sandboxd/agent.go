@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"berth/sandboxd/httpapi"
 	"berth/sandboxd/keeper"
 	"berth/sandboxd/tool"
+	"berth/slots"
 	"berth/slots/sandbox"
 )
 
@@ -52,10 +54,13 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	if err != nil {
 		return nil, err
 	}
+	for _, dir := range closeToOthers(c.DataDir, os.Getenv("NOMAD_SECRETS_DIR"), os.Getenv("NOMAD_TASK_DIR")) {
+		logger.Warn("the scheduler's directory stays open to others", "directory", dir)
+	}
 	if err := a.listen(ctx); err != nil {
 		return nil, err
 	}
-	if a.lock, err = lockDataDir(c.DataDir); err != nil {
+	if a.lock, err = lockDirectory(c.DataDir); err != nil {
 		return nil, err
 	}
 	// The journal may be long: it is read while the slots are being probed.
@@ -113,9 +118,18 @@ func (a *Agent) hostConfig() sandbox.Config {
 	for _, name := range []string{"NOMAD_ALLOC_DIR", "NOMAD_TASK_DIR", "NOMAD_SECRETS_DIR"} {
 		hide = append(hide, os.Getenv(name))
 	}
+	require := c.Require
+	if !c.Network {
+		// A level that cannot take the network away must not leave it silently.
+		require.Axes = maps.Clone(require.Axes)
+		if require.Axes == nil {
+			require.Axes = slots.Axes{}
+		}
+		require.Axes[slots.AxisNet] = "loopback-only"
+	}
 	return sandbox.Config{
 		DataDir: filepath.Join(c.DataDir, "sandboxes"), Slots: c.Slots,
-		Attempt: c.Attempt, Require: c.Require, Limits: c.Limits, Network: c.Network, PrivateRoot: c.Private,
+		Attempt: c.Attempt, Require: require, Limits: c.Limits, Network: c.Network, PrivateRoot: c.Private,
 		AgentPort: port, RefusesUIDs: true, FirstUID: c.FirstUID, Env: c.Env, Hide: hide, NoCgroup: !c.Cgroups,
 	}
 }
@@ -251,8 +265,28 @@ func readToken(path string) (string, error) {
 	return token, nil
 }
 
-// lockDataDir refuses a second agent on the same directory.
-func lockDataDir(dir string) (*os.File, error) {
+// closeToOthers takes from everybody else the directories that the scheduler
+// has made for all: no slot without a root of its own is kept from a socket in
+// them otherwise. It returns those that stay open. One that leads to the data
+// directory is left alone, because slots pass through it.
+func closeToOthers(dataDir string, dirs ...string) (open []string) {
+	for _, dir := range dirs {
+		if dir == "" || strings.HasPrefix(dataDir+"/", filepath.Clean(dir)+"/") {
+			continue
+		}
+		st, err := os.Stat(dir)
+		if err != nil || st.Mode().Perm()&0o077 == 0 {
+			continue // not there, or closed
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			open = append(open, dir)
+		}
+	}
+	return open
+}
+
+// lockDirectory refuses a second agent on the same directory.
+func lockDirectory(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}

@@ -57,14 +57,15 @@ func envName(name string) string {
 	return "SANDBOXD_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-// settings is the whole table, in the order of --help.
-func settings() []setting {
+// settings is the whole table, in the order of --help, which is also the one
+// in which they are set: --host and --port come after --listen.
+func settings(environ []string) []setting {
 	return []setting{
 		{"listen", "127.0.0.1:8080", "address to serve on", text(func(c *Config) *string { return &c.Listen })},
 		{"host", "", "host to serve on, instead of --listen's", setHost},
 		{"port", "", "port to serve on, instead of --listen's", setPort},
 		{"slots", "10", "number of slots", integer(func(c *Config) *int { return &c.Slots }, 1, 2000)},
-		{"data-dir", defaultDataDir(), "where workspaces, leases and the journal are; NOMAD_ALLOC_DIR, if set, is the default", text(func(c *Config) *string { return &c.DataDir })},
+		{"data-dir", defaultDirectory(environ), "where workspaces, leases and the journal are; NOMAD_ALLOC_DIR, if set, is the default", text(func(c *Config) *string { return &c.DataDir })},
 		{"token-file", "", "file that holds the bearer token; the agent alone may be able to read it", text(func(c *Config) *string { return &c.TokenFile })},
 		{"insecure-no-auth", "false", "serve other addresses than loopback without a token", boolean(func(c *Config) *bool { return &c.InsecureNoAuth })},
 		{"isolation-attempt", "ns+cgroup", "strongest isolation level to try: none basic landlock uid uid+landlock ns ns+cgroup", setAttempt},
@@ -97,9 +98,11 @@ func settings() []setting {
 	}
 }
 
-func defaultDataDir() string {
-	if dir := os.Getenv("NOMAD_ALLOC_DIR"); dir != "" {
-		return dir
+func defaultDirectory(environ []string) string {
+	for _, kv := range environ {
+		if dir, ok := strings.CutPrefix(kv, "NOMAD_ALLOC_DIR="); ok && dir != "" {
+			return dir
+		}
 	}
 	if os.Geteuid() == 0 {
 		return "/var/lib/berth"

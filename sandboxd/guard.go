@@ -4,9 +4,13 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"berth/slots/peer"
 )
+
+// acceptPause is how long the listener rests when it cannot accept.
+const acceptPause = 10 * time.Millisecond
 
 // guard is the agent's listener. It accepts from the start, so that what a
 // slot tries during the probe is answered as it will be later, and it ends
@@ -22,13 +26,17 @@ type guard struct {
 	err   error
 }
 
+// maxEarly is how many clients may wait for the serving to begin before they
+// are in the way of telling slots apart.
+const maxEarly = 256
+
 // newGuard takes the listener over. Close ends it.
 func newGuard(ln net.Listener, isSlot func(uid int) bool) (*guard, error) {
 	looker, err := peer.Open()
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{Listener: ln, isSlot: isSlot, looker: looker, conns: make(chan net.Conn), done: make(chan struct{})}
+	g := &guard{Listener: ln, isSlot: isSlot, looker: looker, conns: make(chan net.Conn, maxEarly), done: make(chan struct{})}
 	go g.run()
 	return g, nil
 }
@@ -39,7 +47,7 @@ func (g *guard) run() {
 	for {
 		conn, err := g.Listener.Accept()
 		if err != nil {
-			if temporary(err) {
+			if temporary(err) && g.pause() {
 				continue
 			}
 			g.err = err
@@ -54,6 +62,17 @@ func (g *guard) run() {
 		case <-g.done:
 			conn.Close()
 		}
+	}
+}
+
+// pause waits a moment before the next try to accept: for want of descriptors
+// it would fail again at once. It is false when the listener is closed.
+func (g *guard) pause() bool {
+	select {
+	case <-time.After(acceptPause):
+		return true
+	case <-g.done:
+		return false
 	}
 }
 
@@ -102,7 +121,11 @@ func (g *guard) Close() error {
 	var err error
 	g.once.Do(func() {
 		close(g.done)
-		err = errors.Join(g.Listener.Close(), g.looker.Close())
+		err = g.Listener.Close()
+		for conn := range g.conns { // until run has ended
+			conn.Close()
+		}
+		err = errors.Join(err, g.looker.Close())
 	})
 	return err
 }

@@ -22,7 +22,7 @@ var ErrHelp = errors.New("help asked for")
 // then args. Help goes to out. Errors wrap ErrUsage or are ErrHelp.
 func Parse(args, environ []string, out io.Writer) (Config, error) {
 	var c Config
-	table := settings()
+	table := settings(environ)
 	for _, s := range table {
 		if s.value == "" {
 			continue
@@ -31,26 +31,20 @@ func Parse(args, environ []string, out io.Writer) (Config, error) {
 			return Config{}, fmt.Errorf("%w: default of %s: %w", ErrUsage, s.name, err)
 		}
 	}
-	if err := fromEnvironment(&c, table, environ); err != nil {
-		return Config{}, err
+	variables, err := fromEnvironment(table, environ)
+	if err == nil {
+		err = variables.apply(&c, table)
 	}
-	flags := flag.NewFlagSet("sandboxd serve", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	for _, s := range table {
-		set := func(text string) error { return s.set(&c, text) }
-		if s.value == "false" {
-			flags.BoolFunc(s.name, s.usage, set)
-			continue
-		}
-		flags.Func(s.name, s.usage, set)
+	if err != nil {
+		return Config{}, fmt.Errorf("%w: %w", ErrUsage, err)
 	}
-	err := flags.Parse(args)
+	flags, err := fromArguments(table, args)
 	if errors.Is(err, flag.ErrHelp) {
 		writeHelp(out, table)
 		return Config{}, ErrHelp
 	}
-	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	if err == nil {
+		err = flags.apply(&c, table)
 	}
 	if err == nil {
 		err = c.check()
@@ -61,22 +55,72 @@ func Parse(args, environ []string, out io.Writer) (Config, error) {
 	return c, nil
 }
 
-// fromEnvironment is strict about names that look like ours.
-func fromEnvironment(c *Config, table []setting, environ []string) error {
-	for _, kv := range slices.Sorted(slices.Values(environ)) {
+// assignment is a setting that somebody has made.
+type assignment struct {
+	name string // of the setting
+	said string // the flag or variable, for messages
+	text string
+}
+
+// assignments are those of one source, in the order in which they were made.
+type assignments []assignment
+
+// apply sets them in the order of the table.
+func (a assignments) apply(c *Config, table []setting) error {
+	for _, s := range table {
+		for _, one := range a {
+			if one.name != s.name {
+				continue
+			}
+			if err := s.set(c, one.text); err != nil {
+				return fmt.Errorf("%s: %w", one.said, err)
+			}
+		}
+	}
+	return nil
+}
+
+// fromArguments reads flags.
+func fromArguments(table []setting, args []string) (assignments, error) {
+	var made assignments
+	flags := flag.NewFlagSet("sandboxd serve", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	for _, s := range table {
+		set := func(text string) error {
+			made = append(made, assignment{s.name, "--" + s.name, text})
+			return nil
+		}
+		if s.value == "false" {
+			flags.BoolFunc(s.name, s.usage, set)
+			continue
+		}
+		flags.Func(s.name, s.usage, set)
+	}
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return made, nil
+}
+
+// fromEnvironment reads variables, and is strict about names that look like
+// ours.
+func fromEnvironment(table []setting, environ []string) (assignments, error) {
+	var made assignments
+	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
 		if !strings.HasPrefix(name, "SANDBOXD_") {
 			continue
 		}
 		i := slices.IndexFunc(table, func(s setting) bool { return envName(s.name) == name })
 		if i < 0 {
-			return fmt.Errorf("%w: unknown variable %s", ErrUsage, name)
+			return nil, fmt.Errorf("unknown variable %s", name)
 		}
-		if err := table[i].set(c, value); err != nil {
-			return fmt.Errorf("%w: %s: %w", ErrUsage, name, err)
-		}
+		made = append(made, assignment{table[i].name, name, value})
 	}
-	return nil
+	return made, nil
 }
 
 func writeHelp(out io.Writer, table []setting) {

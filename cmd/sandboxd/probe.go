@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"text/tabwriter"
 
@@ -15,7 +14,7 @@ import (
 	"berth/slots/sandbox"
 )
 
-// runProbe opens a host in a throw-away directory and prints what it found.
+// runProbe prints what isolation an agent would reach here.
 func runProbe(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	asJSON := slices.Contains(args, "--json")
 	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--json" })
@@ -27,7 +26,7 @@ func runProbe(ctx context.Context, args, environ []string, stdout, stderr io.Wri
 		fmt.Fprintf(stderr, "sandboxd probe: %v\n", err)
 		return exitUsage
 	}
-	report, err := probeHere(ctx, config)
+	report, err := sandboxd.Probe(ctx, config)
 	if err != nil {
 		fmt.Fprintf(stderr, "sandboxd probe: %v\n", err)
 		return exitFailed
@@ -44,24 +43,6 @@ func runProbe(ctx context.Context, args, environ []string, stdout, stderr io.Wri
 		return exitFailed
 	}
 	return exitOK
-}
-
-func probeHere(ctx context.Context, c sandboxd.Config) (sandbox.Report, error) {
-	dir, err := os.MkdirTemp("", "berth-probe-")
-	if err != nil {
-		return sandbox.Report{}, err
-	}
-	defer os.RemoveAll(dir) // holds only what this process has made
-	if err := os.Chmod(dir, 0o711); err != nil {
-		return sandbox.Report{}, err
-	}
-	host, err := sandbox.Open(ctx, sandbox.Config{
-		DataDir: dir, Attempt: c.Attempt, Limits: c.Limits, Network: c.Network, FirstUID: c.FirstUID, NoCgroup: !c.Cgroups,
-	})
-	if err != nil {
-		return sandbox.Report{}, err
-	}
-	return host.Report(), host.Close()
 }
 
 func printReport(out io.Writer, r sandbox.Report) error {

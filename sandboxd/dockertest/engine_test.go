@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -140,7 +140,7 @@ func writeImage(out io.Writer, files map[string]string) error {
 			err = errors.Join(err, w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: top[1:], Linkname: to}), directory("/"+to, 0o755))
 		}
 	}
-	for _, at := range slices.Sorted(keys(files)) {
+	for _, at := range slices.Sorted(maps.Keys(files)) {
 		content, readErr := os.ReadFile(files[at])
 		err = errors.Join(err, readErr, directory(filepath.Dir(at), 0o755),
 			w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: at[1:], Mode: 0o755, Size: int64(len(content))}))
@@ -160,16 +160,6 @@ func writeImage(out io.Writer, files map[string]string) error {
 		return err
 	}
 	return w.Close()
-}
-
-func keys(m map[string]string) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }
 
 // container is one sandboxd as PID 1 of a container.
@@ -225,13 +215,4 @@ func (c *container) processes(t *testing.T) []string {
 	out, err := docker("top", c.id, "-eo", "pid,stat,args")
 	require.NoError(t, err)
 	return strings.Split(out, "\n")[1:]
-}
-
-// readable says whether a file of this machine can be shown to a container.
-func readable(path string) error {
-	_, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is not there", path)
-	}
-	return err
 }

@@ -119,7 +119,7 @@ func (h *Holder) Do(ctx context.Context, name string, args, reply any, in io.Rea
 	pipe.begin(in, func(whole bool) { h.send(kindInput, id, encode(inputEnd{whole})) })
 	defer pipe.end()
 	if err != nil {
-		return fmt.Errorf("%s: %w: %w", name, ErrGone, err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	stop := context.AfterFunc(ctx, func() { h.send(kindCancel, id, nil) })
 	defer stop()

@@ -39,7 +39,7 @@ func (h *Holder) begin(ctx context.Context, p *Plan) error {
 	if p.View != nil && len(p.View.Trees) > 0 {
 		var err error
 		if trees, err = idmappedTrees(h.pid, p.View.Trees); err != nil {
-			return &StageError{Stage: "root", Errno: errnoOf(err), Text: err.Error()}
+			return &StageError{Stage: "private root", Errno: errnoOf(err), Text: err.Error()}
 		}
 		defer closeAll(trees)
 	}
@@ -65,7 +65,10 @@ func (h *Holder) send(k kind, id uint64, body []byte, files ...int) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		h.Kill()
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("ask holder: %w: %w", ErrGone, err)
+	}
+	return nil
 }
 
 // PID is the holder's process id in the agent's namespace.
@@ -81,6 +84,16 @@ func (h *Holder) Kill() {
 	defer h.mu.Unlock()
 	if !h.closed {
 		kill(h.pidfd)
+	}
+}
+
+// Continue wakes a holder that has been stopped: a slot may signal its own
+// where both run as one uid.
+func (h *Holder) Continue() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		unix.PidfdSendSignal(h.pidfd, unix.SIGCONT, nil, 0) //nolint:errcheck // it may have ended
 	}
 }
 
@@ -271,7 +284,7 @@ func (h *Holder) Start(r Request) (*Process, error) {
 	p.answer = h.register(p.id, 1)
 	if err := h.send(kindSpawn, p.id, encode(body), fds...); err != nil {
 		h.forget(p.id)
-		return nil, fmt.Errorf("ask holder for a process: %w: %w", ErrGone, err)
+		return nil, err
 	}
 	return p, nil
 }
@@ -341,7 +354,7 @@ func (h *Holder) call(ctx context.Context, k kind, body []byte, files ...int) (f
 	answer := h.register(id, 1)
 	defer h.forget(id)
 	if err := h.send(k, id, body, files...); err != nil {
-		return frame{}, fmt.Errorf("%w: %w", ErrGone, err)
+		return frame{}, err
 	}
 	return h.await(ctx, answer)
 }

@@ -50,8 +50,10 @@ func setLandlock(p *Plan) error {
 func restrictFiles(l *Landlock) error {
 	config := landlockConfig(l.ABI)
 	rules := []landlock.Rule{
-		landlock.RODirs(l.Read...),
-		landlock.ROFiles(l.ReadFiles...),
+		// Listed when the sandbox was planned: what has gone since, perhaps long
+		// before a holder is replaced, is no loss.
+		landlock.RODirs(l.Read...).IgnoreIfMissing(),
+		landlock.ROFiles(l.ReadFiles...).IgnoreIfMissing(),
 		landlock.RWDirs(l.Write...).WithRefer(),
 		landlock.RWFiles(l.Device...).WithIoctlDev(),
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -28,6 +29,9 @@ const rulesFD = 4
 
 // planFD is where a confined holder finds its plan.
 const planFD = 4
+
+// workspaceAlias is what callers call the workspace, wherever it is.
+const workspaceAlias = "/workspace"
 
 // server is the child half: one process, serving one agent until the
 // connection ends.
@@ -51,6 +55,10 @@ type server struct {
 
 	ops chan struct{} // a place for each file operation at work
 }
+
+// maxOps is how many longer file operations are at work at once. Each may hold
+// a thread, and Plan.Threads, made ahead, must do for all of them.
+const maxOps = 4
 
 // process is one direct child.
 type process struct {
@@ -122,6 +130,7 @@ func ServeMain() int {
 	debug.SetGCPercent(25)
 	sealDescriptors()
 	c := newBlockingConn(socketFD)
+	surviveSignals()
 	s, err := start(c)
 	if err != nil {
 		c.send(kindFailed, 0, encode(asFailure(err)))
@@ -129,6 +138,15 @@ func ServeMain() int {
 	}
 	s.serve()
 	return 0
+}
+
+// surviveSignals asks for every signal that would end a Go program, and drops
+// it: as PID 1 of its slot the holder cannot be killed from inside, and its
+// runtime must not do it instead. What it starts gets the defaults back.
+func surviveSignals() {
+	signal.Notify(make(chan os.Signal, 1),
+		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV,
+		unix.SIGTERM, unix.SIGSTKFLT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGSYS, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
 }
 
 // sealDescriptors has exec close every descriptor but the first three, those
@@ -160,12 +178,12 @@ func start(c *blockingConn) (*server, error) {
 	s := &server{
 		plan: plan, conn: c, env: plan.Env,
 		procs: map[int]*process{}, kept: map[uint64]*process{}, cancels: map[uint64]context.CancelFunc{}, inputs: map[uint64]chan bool{},
-		ops: make(chan struct{}, 8),
+		ops: make(chan struct{}, maxOps),
 	}
 	if s.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return nil, &stageError{"open /dev/null", err}
 	}
-	if s.tree, err = workspace.Open(plan.Workspace, "/workspace"); err != nil {
+	if s.tree, err = workspace.Open(plan.Workspace, workspaceAlias); err != nil {
 		return nil, &stageError{"open workspace", err}
 	}
 	makeThreads(plan.Threads)
@@ -282,7 +300,7 @@ func (s *server) beginOp(f frame) {
 			s.mu.Unlock()
 			cancel()
 		}()
-		defer closeAll(f.files)
+		defer func() { closeAll(f.files) }() // those that are left then
 		var in io.Reader = bytes.NewReader(request.Inline)
 		if request.Piped && len(f.files) > 0 {
 			pipe := os.NewFile(uintptr(f.files[0]), "op-input")

@@ -84,10 +84,7 @@ func (s *server) prepare(request *spawnRequest, files []int) (path string, attr 
 	}
 	attr.Dir = s.plan.Workspace
 	if request.Cwd != "" {
-		attr.Dir = request.Cwd
-		if !filepath.IsAbs(attr.Dir) {
-			attr.Dir = filepath.Join(s.plan.Workspace, attr.Dir)
-		}
+		attr.Dir = s.inView(request.Cwd)
 		// Asked ahead, because exec reports a bad directory and a bad program
 		// by the same error numbers.
 		if st, err := os.Stat(attr.Dir); err != nil {
@@ -97,6 +94,21 @@ func (s *server) prepare(request *spawnRequest, files []int) (path string, attr 
 		}
 	}
 	return path, attr, nil
+}
+
+// inView is where a path of the caller's lies: below /workspace, or relative
+// to it, means the workspace, also where the slot sees that elsewhere.
+func (s *server) inView(path string) string {
+	if path == workspaceAlias {
+		return s.plan.Workspace
+	}
+	if rest, ok := strings.CutPrefix(path, workspaceAlias+"/"); ok {
+		return filepath.Join(s.plan.Workspace, rest)
+	}
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(s.plan.Workspace, path)
 }
 
 // keepScript copies the last descriptor's text to a file that the process can

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -77,6 +78,8 @@ func StartSpawner(ctx context.Context, c SpawnerConfig) (*Spawner, error) {
 		cmd.Stderr = c.Stderr
 	}
 	cmd.ExtraFiles = []*os.File{theirs}
+	// What a terminal sends to the agent's group is for the agent to act on.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("start spawner: %w", err)

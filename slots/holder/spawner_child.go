@@ -36,6 +36,7 @@ func SpawnerMain() int {
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(25)
 	sealDescriptors()
+	surviveSignals() // it ends with its connection, when the agent has drained
 	s := &spawnerServer{conn: newBlockingConn(socketFD), holders: map[int]uint64{}, made: make(chan struct{}, 1)}
 	if err := s.setUp(); err != nil {
 		s.conn.send(kindFailed, 0, encode(asFailure(err)))
@@ -130,6 +131,15 @@ func (s *spawnerServer) clone(f frame) (pid, pidfd int, err error) {
 		Sys:   cloneAttr(&o),
 	}
 	attr.Sys.PidFD = &pidfd
+	// A slot of our own uid must not read or trace this process. Only who could
+	// be read may write the maps of a user namespace, in which no slot sees us.
+	dumpable := uintptr(0)
+	if o.Namespaces.User {
+		dumpable = 1
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, dumpable, 0, 0, 0); err != nil {
+		return 0, 0, &stageError{"hide spawner", err}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err = asOwner(&o, func() (err error) {
@@ -226,7 +236,7 @@ func (s *spawnerServer) reap() {
 		// What has lost its holder is ours now, and nobody's: it goes. Each
 		// death can hand us more, so every one is followed by a look.
 		s.killOrphans()
-		if isHolder && id != sweepHelper {
+		if isHolder && id != sweepMate {
 			s.conn.send(kindGone, id, []byte(strconv.Itoa(int(status))))
 		}
 	}
@@ -291,14 +301,14 @@ func (s *spawnerServer) killUID(uid int) int {
 		Sys:   &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid), NoSetGroups: true}},
 	})
 	if err == nil {
-		s.holders[pid] = sweepHelper
+		s.holders[pid] = sweepMate
 	}
 	s.mu.Unlock()
 	return found
 }
 
-// sweepHelper marks, among the holders, a process that is ours but nobody's.
-const sweepHelper = ^uint64(0)
+// sweepMate marks, among the holders, a process that is ours but nobody's.
+const sweepMate = ^uint64(0)
 
 // KillAllMain kills everything it may signal but itself.
 func KillAllMain() int {

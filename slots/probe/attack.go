@@ -178,23 +178,24 @@ func trace(t Targets, pid int) error {
 	return err
 }
 
-// talk connects and waits for an answer: a connection that is closed before
-// a byte is no conversation.
+// talk connects and waits for an answer. A connection that is ended before a
+// byte is no conversation; one that stays open is, whenever the answer comes:
+// the agent may not serve yet.
 func talk(address string) error {
 	if address == "" {
 		return errSafe
 	}
-	d := net.Dialer{Timeout: 500 * time.Millisecond}
+	d := net.Dialer{Timeout: time.Second}
 	c, err := d.DialContext(context.Background(), "tcp", address)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(500 * time.Millisecond))
+	c.SetDeadline(time.Now().Add(time.Second))
 	if _, err := c.Write([]byte("GET /livez HTTP/1.0\r\n\r\n")); err != nil {
 		return err
 	}
-	if _, err := c.Read(make([]byte, 1)); err != nil {
+	if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("no answer: %w", err)
 	}
 	return nil

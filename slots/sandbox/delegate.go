@@ -25,11 +25,11 @@ type delegation struct {
 	Text  string `json:"text,omitempty"` // "" when it worked
 }
 
-// refusedDelegation is what the machine refused the delegate.
-type refusedDelegation struct{ delegation }
+// delegateError is what the machine refused the delegate.
+type delegateError struct{ delegation }
 
-func (e *refusedDelegation) Error() string { return e.Text }
-func (e *refusedDelegation) Unwrap() error { return syscall.Errno(e.Errno) }
+func (e *delegateError) Error() string { return e.Text }
+func (e *delegateError) Unwrap() error { return syscall.Errno(e.Errno) }
 
 // delegateCgroup has a process in namespaces of its own mount the container's
 // cgroup, which the container itself only has read-only, and hand over the
@@ -79,7 +79,7 @@ func receiveDirectory(socket *os.File) (*os.File, error) {
 		return nil, fmt.Errorf("hear from delegate: %w", err)
 	}
 	if answer.Text != "" {
-		return nil, &refusedDelegation{answer}
+		return nil, &delegateError{answer}
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil || len(messages) != 1 {

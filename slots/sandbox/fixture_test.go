@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -36,6 +38,8 @@ func TestMain(m *testing.M) {
 		os.Exit(hardenedRole())
 	}
 	os.Setenv("BERTH_SECRET_OF_AGENT", "1")
+	flag.Parse()
+	flag.Set("test.parallel", "8") // parallel tests wait most of the time
 	os.Exit(m.Run())
 }
 
@@ -59,8 +63,17 @@ func openHost(t testing.TB, change func(*sandbox.Config)) *sandbox.Host {
 }
 
 func config(t testing.TB) sandbox.Config {
-	return sandbox.Config{DataDir: sandboxtest.DataDir(t), Exe: sandboxtest.Agent(t), Slots: 2, Network: true, Attempt: slots.LevelNSCgroup}
+	return sandbox.Config{
+		DataDir: sandboxtest.DataDir(t), Exe: sandboxtest.Agent(t), FirstUID: firstUID(),
+		Slots: 2, Network: true, Attempt: slots.LevelNSCgroup,
+	}
 }
+
+var hosts atomic.Int32
+
+// firstUID is a range for one host: those of one kernel must not share uids,
+// since each ends whatever runs as one of its own.
+func firstUID() int { return 1_000_000 + os.Getpid()%10_000*5000 + int(hosts.Add(1))%50*100 }
 
 func atLevel(l slots.Level) func(*sandbox.Config) {
 	return func(c *sandbox.Config) { c.Attempt, c.NoCgroup = l, l < slots.LevelNSCgroup }

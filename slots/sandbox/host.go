@@ -121,11 +121,14 @@ func Open(ctx context.Context, c Config) (*Host, error) {
 	if c.PrivateRoot {
 		h.uids.first, h.uids.width = privateFirst, privateWidth
 	}
+	if h.facts.CanSwitch() {
+		h.uids.open()
+	}
 	if err := h.layout.prepare(c.Exe); err != nil {
-		return nil, err
+		return nil, errors.Join(err, h.Close())
 	}
 	if err := h.openCgroups(ctx); err != nil {
-		return nil, err
+		return nil, errors.Join(err, h.Close())
 	}
 	if err := h.startSpawner(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
@@ -170,7 +173,13 @@ func (h *Host) openCgroups(ctx context.Context) error {
 // be told apart from the agent by uid.
 func (h *Host) hidesPort() bool {
 	return h.config.Network && h.config.AgentPort != 0 && h.facts.LandlockABI >= 4 &&
-		!(h.config.RefusesUIDs && h.facts.CanSwitch())
+		!h.refusesSlots()
+}
+
+// refusesSlots reports whether the agent tells slots from others by their uid:
+// it can when they get one of their own, which weaker levels do not try.
+func (h *Host) refusesSlots() bool {
+	return h.config.RefusesUIDs && h.facts.CanSwitch() && h.config.Attempt >= slots.LevelUID
 }
 
 func (h *Host) startSpawner(ctx context.Context) error {
@@ -265,5 +274,6 @@ func (h *Host) Close() error {
 		defer cancel()
 		errs = append(errs, h.cgroups.Close(ctx))
 	}
+	errs = append(errs, h.uids.close()) // last: until then something may run as one of them
 	return errors.Join(errs...)
 }

@@ -109,7 +109,7 @@ func (i *instance) makePlan() error {
 	h, m := i.host, i.how
 	p := &i.plan
 	*p = holder.Plan{
-		Slot: "slot", Dir: h.layout.dir, NoNewPrivs: m.confined, Threads: 6,
+		Slot: "slot", Dir: h.layout.dir, NoNewPrivs: m.confined, Threads: 8,
 		Workspace: i.dir("workspace"), Run: i.dir("run"), Output: i.dir("run", "output"), Confine: h.layout.path("view", "agent"),
 	}
 	if m.namespaces {
@@ -130,7 +130,7 @@ func (i *instance) makePlan() error {
 	if m.confined {
 		p.OOMScoreAdj = 1000
 		p.Rlimits = i.rlimits()
-		p.Seccomp = &seccomp.Options{SharedIPC: !m.namespaces, AllowPtrace: m.namespaces}
+		p.Seccomp = &seccomp.Options{SharedIPC: !m.namespaces, SharedUID: !m.ids, AllowPtrace: m.namespaces}
 		p.Landlock = i.landlock()
 	}
 	p.Env = i.environment()

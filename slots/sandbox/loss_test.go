@@ -93,7 +93,7 @@ func holderStopped(t *testing.T, x fixture) {
 }
 
 func holderDiesInReset(t *testing.T, x fixture) {
-	for range 5 {
+	for range 3 {
 		m := marker()
 		var calls sync.WaitGroup
 		calls.Go(func() { try(x.s, script("sleep "+m), 5*time.Second) })
@@ -113,7 +113,14 @@ func TestASpawnerThatDiesIsReplacedOnceForAll(t *testing.T) {
 		}
 		t.Run(l.String(), func(t *testing.T) {
 			h := openHost(t, atLevel(l))
-			boxes := []*sandbox.Sandbox{open(t, h, "slot_0"), open(t, h, "slot_1")}
+			var boxes []*sandbox.Sandbox
+			for _, name := range []string{"slot_0", "slot_1"} {
+				s, err := h.NewSandbox(t.Context(), name, 0)
+				require.NoError(t, err)
+				// At the landlock level it cannot prove its end, and says so.
+				t.Cleanup(func() { assert.Equal(t, l == slots.LevelLandlock, s.Close() != nil) })
+				boxes = append(boxes, s)
+			}
 			for _, s := range boxes {
 				s.SparePID()
 				output(t, s, "echo kept > file")
@@ -160,7 +167,7 @@ func agentRole() int {
 	}
 	c := sandbox.Config{
 		DataDir: os.Getenv("BERTH_TEST_DATA"), Exe: os.Getenv("BERTH_AGENT"), Network: true,
-		Attempt: level, NoCgroup: level < slots.LevelNSCgroup,
+		Attempt: level, NoCgroup: level < slots.LevelNSCgroup, FirstUID: firstUID(),
 	}
 	h, err := sandbox.Open(context.Background(), c)
 	if err != nil {
@@ -234,8 +241,6 @@ func TestClosingLeavesNothingBehind(t *testing.T) {
 			continue
 		}
 		t.Run(l.String(), func(t *testing.T) {
-			mounts, err := os.ReadFile("/proc/self/mountinfo")
-			require.NoError(t, err)
 			m := marker()
 			c := config(t)
 			atLevel(l)(&c)
@@ -261,9 +266,9 @@ func TestClosingLeavesNothingBehind(t *testing.T) {
 			for _, pid := range pids {
 				assert.False(t, running(pid))
 			}
-			after, err := os.ReadFile("/proc/self/mountinfo")
+			mounts, err := os.ReadFile("/proc/self/mountinfo")
 			require.NoError(t, err)
-			assert.Equal(t, string(mounts), string(after))
+			assert.NotContains(t, string(mounts), c.DataDir)
 			_, err = h.NewSandbox(t.Context(), "slot_1", 0)
 			assert.Error(t, err)
 			left, _ := exec.Command("find", "/sys/fs/cgroup", "-maxdepth", "6", "-type", "d", "-name", fmt.Sprintf("slot-%d-*", os.Getpid())).Output()

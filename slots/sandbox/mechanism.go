@@ -99,7 +99,7 @@ func (m mechanism) axes(h *Host) slots.Axes {
 	switch {
 	case h.netns(m):
 		a[slots.AxisNet] = "loopback-only"
-	case m.confined:
+	case m.confined && (h.hidesPort() || m.ids && h.refusesSlots() || h.config.AgentPort == 0):
 		a[slots.AxisNet] = "host-minus-agent-port"
 	}
 	if h.cgroups != nil {
@@ -133,6 +133,8 @@ func mend(stage string, errno syscall.Errno) string {
 		return `docker security_opt "apparmor=unconfined", or a profile that allows mount`
 	case stage == "root" && errno == unix.EPERM:
 		return "the container masks /proc or denies pivot_root; the next fallback is tried by itself"
+	case stage == "private root":
+		return "a shared root; a private one needs an agent with CAP_SYS_ADMIN and CAP_SYS_PTRACE, and a file system whose ids can be mapped, which a container engine's overlay is not"
 	case stage == "ids" || stage == "groups":
 		return "run as root, or with CAP_SETUID and CAP_SETGID"
 	case stage == "landlock":

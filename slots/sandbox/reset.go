@@ -34,6 +34,9 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 	// would cost the slot.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeDeadline)
 	defer cancel()
+	// Asked before anybody can reach it: a file that comes right after the swap
+	// is the next tenant's own.
+	empty, answers := next.empty(), next.works(ctx)
 	s.settledLocked()
 	old := s.current
 	s.current = next
@@ -54,8 +57,8 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 	receipt.Checks = append(receipt.Checks, old.end(ctx)...)
 	check("files out of sight", s.host.layout.discard(old.name))
 	check("nothing mounted", old.unmounted())
-	check("files empty", next.empty())
-	check("holder answers", next.works(ctx))
+	check("files empty", empty)
+	check("holder answers", answers)
 
 	receipt.Clean = true
 	for _, c := range receipt.Checks {
@@ -79,13 +82,11 @@ func (s *Sandbox) takeSpare(ctx context.Context) (*instance, error) {
 		if !ok {
 			break
 		}
-		select {
-		case <-i.holder.Done():
-			if err := i.dispose(ctx); err != nil {
-				return nil, err
-			}
-		default:
+		if i.works(ctx) == nil {
 			return i, nil
+		}
+		if err := i.dispose(context.WithoutCancel(ctx)); err != nil {
+			return nil, err
 		}
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)

@@ -90,6 +90,7 @@ func (i *instance) await(ctx context.Context, p *holder.Process, s *streams) (ho
 	}
 	kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
 	defer cancel()
+	i.holder.Continue() // its own slot may have stopped it
 	if _, _, err := p.SweepAlso(kill); err != nil && !errors.Is(err, holder.ErrGone) {
 		i.holder.Kill() // it no longer answers
 	}
@@ -100,7 +101,9 @@ func (i *instance) await(ctx context.Context, p *holder.Process, s *streams) (ho
 		case <-i.holder.Done():
 		case <-time.After(killDeadline):
 		}
-		err = fmt.Errorf("holder did not answer: %w", holder.ErrGone)
+		// Its end is ours, and the command's with it: what was to end has
+		// ended, and the reason is that of ctx.
+		return holder.Exit{Status: unix.WaitStatus(unix.SIGKILL)}, nil
 	}
 	return exit, err
 }
@@ -122,7 +125,7 @@ func (i *instance) settle(ctx context.Context, alone bool, s *streams) (killed i
 func outcome(ctx context.Context, x holder.Exit) slots.Exit {
 	e := slots.Exit{Outcome: slots.OutcomeExited, Code: x.Status.ExitStatus(), Spawn: x.Spawn, Duration: x.Run, CPU: x.CPU, MaxRSS: x.MaxRSS}
 	if x.Status.Signaled() {
-		e.Outcome, e.Signal, e.Code = slots.OutcomeSignaled, unix.SignalName(x.Status.Signal()), 128+int(x.Status.Signal())
+		e.Outcome, e.Signal, e.Code = slots.OutcomeSignaled, signalName(x.Status.Signal()), 128+int(x.Status.Signal())
 	}
 	if ctx.Err() == nil {
 		return e
@@ -138,6 +141,19 @@ func outcome(ctx context.Context, x holder.Exit) slots.Exit {
 		e.Outcome = slots.OutcomeCancelled
 	}
 	return e
+}
+
+// signalName knows the real-time signals too, which have numbers only. The C
+// library keeps the first two for itself.
+func signalName(n unix.Signal) string {
+	const rtmin = 34
+	switch name := unix.SignalName(n); {
+	case name != "":
+		return name
+	case n >= rtmin:
+		return fmt.Sprintf("SIGRTMIN+%d", n-rtmin)
+	}
+	return fmt.Sprintf("SIG%d", n)
 }
 
 // translate gives a holder's error its kind.

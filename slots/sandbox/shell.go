@@ -213,7 +213,7 @@ func (sh *shell) lastWords() string {
 	case sh.err != nil:
 		return "the shell ended with its holder; the next one starts empty"
 	case sh.exit.Status.Signaled():
-		return fmt.Sprintf("the shell was killed by %s; the next one starts empty", unix.SignalName(sh.exit.Status.Signal()))
+		return fmt.Sprintf("the shell was killed by %s; the next one starts empty", signalName(sh.exit.Status.Signal()))
 	}
 	return "the shell exited; the next one takes up its directory, variables and functions"
 }
@@ -382,6 +382,7 @@ func (sh *shell) await(ctx context.Context) (slots.Exit, error) {
 	}
 	kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
 	defer cancel()
+	sh.in.holder.Continue()     // its own slot may have stopped it
 	sh.process.SweepUnder(kill) //nolint:errcheck // a holder that has ended took them along
 	select {
 	case code, ok := <-sh.statuses:

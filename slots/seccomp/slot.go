@@ -8,6 +8,12 @@ type Options struct {
 	// refuses System V IPC altogether (ids can be guessed, so refusing only the
 	// calls that make objects would not do) and POSIX message queues by name.
 	SharedIPC bool
+	// SharedUID is for slots that share a uid. It refuses leases on files, which
+	// the owner of a file may take. Together with SharedIPC, which says that no
+	// namespace keeps them apart either, it refuses to set limits and priorities
+	// of other processes: the kernel allows that within a uid, and Landlock does
+	// not know it.
+	SharedUID bool
 	// NoNetwork refuses every socket family but AF_UNIX.
 	NoNetwork bool
 	// AllowPtrace lets debuggers, strace and leak checkers work. It is sound only
@@ -54,6 +60,16 @@ var sharedIPC = []string{
 	"semget", "semop", "semtimedop", "semctl", "mq_open", "mq_unlink",
 }
 
+// tuning are the calls that set a limit or a priority, with the argument that
+// names whose; zero is the caller's own.
+var tuning = []struct {
+	call string
+	arg  int
+}{
+	{"setpriority", 1}, {"ioprio_set", 1},
+	{"sched_setaffinity", 0}, {"sched_setscheduler", 0}, {"sched_setparam", 0}, {"sched_setattr", 0},
+}
+
 // cloneNamespaces are the flags with which clone makes a namespace. CLONE_NEWTIME
 // is not one of them: its bit is part of the exit signal there.
 const cloneNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
@@ -78,8 +94,16 @@ var deniedIoctls = []uint64{
 	fsIocFSSetXattr,      // changes a file's quota project
 }
 
+// leases make whoever opens the file wait for the one who holds it. Slots of
+// one uid could stop each other so, by a file that all may read.
+var leases = []uint64{unix.F_SETLEASE, 1040 /* F_SETDELEG */}
+
 // personalities are those that change nothing: Linux, Linux that says 2.6, and the query.
 var personalities = []uint64{0, 0x20000, 0xffffffff}
+
+// tcpInDisguise are the protocols that speak TCP, and reach whoever listens
+// for TCP, without being it for Landlock's rules about ports.
+var tcpInDisguise = []uint64{unix.IPPROTO_MPTCP, 256 /* IPPROTO_SMC */}
 
 // The parts of a socket call that the kernel decodes itself.
 const (
@@ -97,6 +121,12 @@ func ForSlot(o Options) Profile {
 	}
 	if o.SharedIPC {
 		p.refuse(unix.EPERM, sharedIPC...)
+	}
+	if o.SharedUID {
+		p.refuseWhen("fcntl", unix.EACCES, Condition{Arg: 1, Op: In, Values: leases})
+	}
+	if o.SharedUID && o.SharedIPC {
+		p.refuseTuning()
 	}
 	p.refuseWhen("clone", unix.EPERM, Condition{Arg: 0, Mask: cloneNamespaces, Op: NotIn, Values: []uint64{0}})
 	p.refuseWhen("unshare", unix.EPERM, Condition{Arg: 0, Wide: true, Mask: ^uint64(unshareOwn), Op: NotIn, Values: []uint64{0}})
@@ -122,9 +152,24 @@ func (p *Profile) refuseSockets(call string, noNetwork bool) {
 	}
 	p.refuseWhen(call, unix.EPERM, Condition{Arg: 0, Op: NotIn, Values: []uint64{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}})
 	p.refuseWhen(call, unix.EPROTONOSUPPORT, netlink, Condition{Arg: 2, Op: NotIn, Values: []uint64{unix.NETLINK_ROUTE}})
+	// As by a kernel without them: programs then take plain TCP.
+	p.refuseWhen(call, unix.EPROTONOSUPPORT,
+		Condition{Arg: 0, Op: In, Values: []uint64{unix.AF_INET, unix.AF_INET6}},
+		Condition{Arg: 2, Op: In, Values: tcpInDisguise})
 	p.refuseWhen(call, unix.EPERM,
 		Condition{Arg: 0, Op: In, Values: []uint64{unix.AF_INET}},
 		Condition{Arg: 1, Mask: socketTypeMask, Op: In, Values: []uint64{socketPacket}})
+}
+
+// refuseTuning refuses what names another process than the caller. Asking for
+// a limit stays allowed.
+func (p *Profile) refuseTuning() {
+	for _, t := range tuning {
+		p.refuseWhen(t.call, unix.EPERM, Condition{Arg: t.arg, Op: NotIn, Values: []uint64{0}})
+	}
+	p.refuseWhen("prlimit64", unix.EPERM,
+		Condition{Arg: 0, Op: NotIn, Values: []uint64{0}},
+		Condition{Arg: 2, Wide: true, Op: NotIn, Values: []uint64{0}})
 }
 
 func (p *Profile) refuse(errno unix.Errno, calls ...string) {

@@ -88,6 +88,11 @@ var sockets = []attempt{
 	{"socket", [6]uint64{unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK}, allowed},
 	{"socket", [6]uint64{unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP}, allowed},
 	{"socket", [6]uint64{unix.AF_INET6, unix.SOCK_DGRAM}, allowed},
+	{"socket", [6]uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP}, allowed},
+	{"socket", [6]uint64{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, noProtocol},
+	{"socket", [6]uint64{unix.AF_INET6, unix.SOCK_STREAM | unix.SOCK_CLOEXEC, high | unix.IPPROTO_MPTCP}, noProtocol},
+	{"socket", [6]uint64{unix.AF_INET, unix.SOCK_STREAM, 256}, noProtocol}, // SMC
+	{"socket", [6]uint64{unix.AF_UNIX, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, allowed},
 	{"socket", [6]uint64{unix.AF_INET, unix.SOCK_PACKET}, eperm},
 	{"socket", [6]uint64{unix.AF_INET, unix.SOCK_PACKET | unix.SOCK_CLOEXEC}, eperm},
 	{"socket", [6]uint64{high | unix.AF_INET, high | unix.SOCK_PACKET}, eperm},
@@ -117,6 +122,37 @@ func TestSlotsAreJudgedByTheirArguments(t *testing.T) {
 				got := run(call{a, nr(t, a, c.name), c.args})
 				assert.Equal(t, c.want, verdictName(got), "%s %+v %s%#x", a, o, c.name, c.args)
 			}
+		}
+	}
+}
+
+// A lease makes others wait; a limit or a priority is set for oneself alone
+// where others have the same uid.
+func TestSlotsTuneOnlyThemselves(t *testing.T) {
+	tuned := []attempt{
+		{"prlimit64", [6]uint64{0, unix.RLIMIT_NOFILE, 0x1000}, allowed},
+		{"prlimit64", [6]uint64{high, unix.RLIMIT_NOFILE, 0x1000}, allowed},
+		{"prlimit64", [6]uint64{7, unix.RLIMIT_NOFILE, 0, 0x1000}, allowed},
+		{"prlimit64", [6]uint64{7, unix.RLIMIT_NOFILE, 0x1000}, eperm},
+		{"prlimit64", [6]uint64{7, unix.RLIMIT_NOFILE, high}, eperm},
+		{"setpriority", [6]uint64{unix.PRIO_PROCESS, 0, 5}, allowed},
+		{"setpriority", [6]uint64{unix.PRIO_USER, 7, 5}, eperm},
+		{"ioprio_set", [6]uint64{1, 7, 0}, eperm},
+		{"sched_setaffinity", [6]uint64{0, 8, 0x1000}, allowed},
+		{"sched_setaffinity", [6]uint64{7, 8, 0x1000}, eperm},
+		{"sched_setscheduler", [6]uint64{7}, eperm},
+		{"sched_setparam", [6]uint64{7}, eperm},
+		{"sched_setattr", [6]uint64{7}, eperm},
+	}
+	for _, a := range Arches() {
+		shared, own := machine(t, mustCompile(t, ForSlot(Options{SharedUID: true, SharedIPC: true}), a)), machine(t, mustCompile(t, ForSlot(Options{SharedUID: true}), a))
+		for _, c := range tuned {
+			assert.Equal(t, c.want, verdictName(shared(call{a, nr(t, a, c.name), c.args})), "%s %s%#x", a, c.name, c.args)
+			assert.Equal(t, allowed, verdictName(own(call{a, nr(t, a, c.name), c.args})), "%s %s%#x", a, c.name, c.args)
+		}
+		assert.Equal(t, allowed, verdictName(own(call{a, nr(t, a, "fcntl"), [6]uint64{3, unix.F_GETLEASE}})))
+		for _, command := range []uint64{unix.F_SETLEASE, high | unix.F_SETLEASE, 1040} {
+			assert.NotEqual(t, allowed, verdictName(own(call{a, nr(t, a, "fcntl"), [6]uint64{3, command}})), "%s %#x", a, command)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (t *Tree) glob(ctx context.Context, args GlobArgs) (GlobReply, error) {
 		return GlobReply{}, refusal("glob", args.Pattern, slots.KindBadRequest,
 			"Invalid glob: pattern %q, max %d", shorten(args.Pattern, 200), args.Max)
 	}
-	base, pattern, err := t.globBase(args)
+	top, pattern, err := t.globRoot(args)
 	if err != nil {
 		return GlobReply{}, err
 	}
@@ -55,13 +55,13 @@ func (t *Tree) glob(ctx context.Context, args GlobArgs) (GlobReply, error) {
 		return GlobReply{}, refusal("glob", args.Pattern, slots.KindBadRequest,
 			"Invalid pattern %q: %v", shorten(args.Pattern, 200), err)
 	}
-	dir, err := t.openDir(base)
+	dir, err := t.openDir(top)
 	if err != nil {
 		return GlobReply{}, err
 	}
 	w := newWalker(dir, heldNames)
 	defer w.close()
-	prefix := path.Clean(base) + "/"
+	prefix := path.Clean(top) + "/"
 	if prefix == "./" {
 		prefix = ""
 	}
@@ -77,9 +77,9 @@ func (t *Tree) glob(ctx context.Context, args GlobArgs) (GlobReply, error) {
 	}, w.err
 }
 
-// globBase splits the pattern into the directory that it surely lies in,
+// globRoot splits the pattern into the directory that it surely lies in,
 // from the workspace, and the pattern from there.
-func (t *Tree) globBase(args GlobArgs) (base, pattern string, err error) {
+func (t *Tree) globRoot(args GlobArgs) (top, pattern string, err error) {
 	from, pattern := args.Path, args.Pattern
 	if path.IsAbs(pattern) {
 		from = ""
@@ -87,19 +87,19 @@ func (t *Tree) globBase(args GlobArgs) (base, pattern string, err error) {
 	if pattern, err = t.relative(pattern); err != nil {
 		return "", "", err
 	}
-	if base, err = t.relative(from); err != nil {
+	if top, err = t.relative(from); err != nil {
 		return "", "", err
 	}
 	for {
 		first, rest, more := strings.Cut(pattern, "/")
 		if !more || strings.ContainsAny(first, `*?[]{}\`) {
-			return base, pattern, nil
+			return top, pattern, nil
 		}
-		base, pattern = base+"/"+first, strings.TrimLeft(rest, "/")
+		top, pattern = top+"/"+first, strings.TrimLeft(rest, "/")
 	}
 }
 
-// deepest is how many levels below its base a pattern can match; -1 means
+// deepest is how many levels below its top a pattern can match; -1 means
 // any number.
 func deepest(pattern string) int {
 	if strings.Contains(pattern, "**") || strings.ContainsAny(pattern, `{\[`) {
@@ -115,7 +115,7 @@ func newestFirst(a, b Entry) int {
 
 type globSearch struct {
 	glob       *glob
-	prefix     string // of the base, from the workspace
+	prefix     string // of the top, from the workspace
 	deepest    int
 	best       smallest[Entry]
 	total      int

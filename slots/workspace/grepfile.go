@@ -25,7 +25,7 @@ type fileSearch struct {
 	path    string // as printed; "" for a single file
 	text    []byte
 	pos     int
-	base    int64 // offset of text in the file
+	start   int64 // offset of text in the file
 	matches int
 	binary  int64 // offset of a NUL byte; -1: none seen
 	skip    bool  // within a line whose beginning was searched already
@@ -111,13 +111,13 @@ func (s *fileSearch) fill() (eof bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if s.base == 0 && old == 0 && bytes.HasPrefix(s.text, utf8BOM) {
+	if s.start == 0 && old == 0 && bytes.HasPrefix(s.text, utf8BOM) {
 		s.pos = len(utf8BOM)
 		s.print.at(s.text[:s.pos], s.pos)
 		s.print.start = s.pos
 	}
 	if i := bytes.IndexByte(s.text[old:], 0); i >= 0 && s.binary < 0 {
-		s.binary = s.base + int64(old+i)
+		s.binary = s.start + int64(old+i)
 	}
 	if s.skip {
 		s.skipLine(old)
@@ -151,7 +151,7 @@ func (s *fileSearch) roll() {
 	}
 	s.print.roll(s.text, keep)
 	s.text = s.text[:copy(s.text[:cap(s.text)], s.text[keep:])]
-	s.base += int64(keep)
+	s.start += int64(keep)
 	s.pos -= keep
 }
 

@@ -241,16 +241,16 @@ func (u *unpacker) entry(ctx context.Context, h *tar.Header, content io.Reader) 
 	if err != nil {
 		return err
 	}
-	base := path.Base(name)
+	leaf := path.Base(name)
 	switch h.Typeflag {
 	case tar.TypeDir:
-		return u.makeDir(dir, base, name, h)
+		return u.makeDir(dir, leaf, name, h)
 	case tar.TypeReg, tar.TypeGNUSparse:
-		return u.makeFile(ctx, dir, base, h, content)
+		return u.makeFile(ctx, dir, leaf, h, content)
 	case tar.TypeSymlink:
-		return u.makeSymlink(dir, base, name, h)
+		return u.makeSymlink(dir, leaf, name, h)
 	case tar.TypeLink:
-		return u.makeHardLink(dir, base, h)
+		return u.makeHardLink(dir, leaf, h)
 	}
 	return omitError("not a file, directory or link")
 }
@@ -318,11 +318,11 @@ func subdirectory(dir handle, name string) (handle, error) {
 	return next, err
 }
 
-func (u *unpacker) makeDir(dir handle, base, name string, h *tar.Header) error {
-	if err := clearName(dir, base, true); err != nil {
+func (u *unpacker) makeDir(dir handle, leaf, name string, h *tar.Header) error {
+	if err := clearName(dir, leaf, true); err != nil {
 		return err
 	}
-	made, err := subdirectory(dir, base)
+	made, err := subdirectory(dir, leaf)
 	if err != nil {
 		return err
 	}
@@ -333,7 +333,7 @@ func (u *unpacker) makeDir(dir handle, base, name string, h *tar.Header) error {
 	return nil
 }
 
-func (u *unpacker) makeFile(ctx context.Context, dir handle, base string, h *tar.Header, content io.Reader) error {
+func (u *unpacker) makeFile(ctx context.Context, dir handle, leaf string, h *tar.Header, content io.Reader) error {
 	if room := u.args.MaxBytes - u.reply.Bytes; h.Size > room {
 		return refusal("untar", u.args.Path, slots.KindTooLarge,
 			"Archive too large: more than %d bytes (max %d)", u.reply.Bytes+min(h.Size, room), u.args.MaxBytes)
@@ -352,24 +352,24 @@ func (u *unpacker) makeFile(ctx context.Context, dir handle, base string, h *tar
 		return err
 	}
 	setTime(dir, s.name, h.ModTime)
-	err = s.commit(base, false)
+	err = s.commit(leaf, false)
 	if errors.Is(err, unix.EISDIR) {
 		return omitError("there is a directory of that name")
 	}
 	return err
 }
 
-func (u *unpacker) makeSymlink(dir handle, base, name string, h *tar.Header) error {
+func (u *unpacker) makeSymlink(dir handle, leaf, name string, h *tar.Header) error {
 	if !u.inTree(path.Dir(name), h.Linkname) {
 		return omitError("link leaves the tree")
 	}
-	if err := clearName(dir, base, false); err != nil {
+	if err := clearName(dir, leaf, false); err != nil {
 		return err
 	}
-	if err := unix.Symlinkat(h.Linkname, int(dir), base); err != nil {
+	if err := unix.Symlinkat(h.Linkname, int(dir), leaf); err != nil {
 		return err
 	}
-	setTime(dir, base, h.ModTime)
+	setTime(dir, leaf, h.ModTime)
 	return nil
 }
 
@@ -388,7 +388,7 @@ func (u *unpacker) inTree(at, target string) bool {
 }
 
 // makeHardLink links to a file that was unpacked before.
-func (u *unpacker) makeHardLink(dir handle, base string, h *tar.Header) error {
+func (u *unpacker) makeHardLink(dir handle, leaf string, h *tar.Header) error {
 	name, err := memberName(h.Linkname)
 	if err != nil {
 		return omitError("link leaves the tree")
@@ -405,13 +405,13 @@ func (u *unpacker) makeHardLink(dir handle, base string, h *tar.Header) error {
 	if err != nil || !isKind(&st, unix.S_IFREG) {
 		return omitError("link to no file of the archive")
 	}
-	if target, err := dir.lstat(base); err == nil && inodeOf(&target) == inodeOf(&st) {
+	if target, err := dir.lstat(leaf); err == nil && inodeOf(&target) == inodeOf(&st) {
 		return nil // a link to itself must not remove the file
 	}
-	if err := clearName(dir, base, false); err != nil {
+	if err := clearName(dir, leaf, false); err != nil {
 		return err
 	}
-	return unix.Linkat(int(from), source, int(dir), base, 0)
+	return unix.Linkat(int(from), source, int(dir), leaf, 0)
 }
 
 // linkSource opens a directory below top, no component of which is a link.

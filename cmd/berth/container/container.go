@@ -88,6 +88,8 @@ func (c *Container) start(ctx context.Context, config Config) error {
 		"--data-dir", filepath.Join(c.dir, "slots"), "--token-file", tokenFile,
 	}, config.Args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = log, log
+	// A key that interrupts us must not reach it as well: Close ends it.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	begun := time.Now()
 	if err := c.cmd.Start(); err != nil {
 		return fmt.Errorf("start container: %w", err)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -21,6 +22,9 @@ func TestAContainerRunsWithATokenThatOnlyWeCanRead(t *testing.T) {
 	defer func() { assert.NoError(t, c.Close()) }()
 	assert.Positive(t, c.PID)
 	assert.Positive(t, c.Startup)
+	group, err := syscall.Getpgid(c.PID)
+	require.NoError(t, err)
+	assert.Equal(t, c.PID, group, "an interrupt from the terminal is ours alone")
 
 	token := filepath.Join(c.dir, "token")
 	stat, err := os.Stat(token)

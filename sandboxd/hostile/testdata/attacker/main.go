@@ -121,7 +121,7 @@ func inherited() error {
 	for fd := 3; fd < 8192; fd++ {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
 			name, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
-			if strings.HasPrefix(name, "anon_inode:[event") {
+			if strings.HasPrefix(name, "anon_inode:[event") || strings.HasPrefix(name, "/sys/fs/cgroup") {
 				continue // the runtime's own
 			}
 			got = append(got, fmt.Sprintf("%d: %s", fd, name))

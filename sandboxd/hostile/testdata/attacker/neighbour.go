@@ -150,9 +150,16 @@ var neighbourProbes = map[string]probe{
 			}
 			a.try("write "+f, openable(f))
 			a.try("make a file beside "+f, creatable(filepath.Dir(f)))
-			if _, err := os.Stat(f); err == nil {
-				a.try("stat "+f, nil)
-			}
+		}
+		return a.result()
+	},
+	"X01.stat": func(t *targets) error { // which Landlock does not know
+		var a attempts
+		for _, f := range t.Files {
+			_, err := os.Stat(f)
+			a.try("stat "+f, err)
+			a.try("chmod "+f, unix.Chmod(f, 0o666))
+			a.try("setxattr "+f, unix.Setxattr(f, "user.x", []byte("x"), 0))
 		}
 		return a.result()
 	},
@@ -354,12 +361,14 @@ var neighbourProbes = map[string]probe{
 			if err != nil {
 				continue
 			}
-			_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
-			if err == nil {
-				unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+			for _, kind := range []int{unix.F_RDLCK, unix.F_WRLCK} {
+				_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, kind)
+				if err == nil {
+					unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+				}
+				a.try(path, err)
 			}
 			f.Close()
-			a.try(path, err)
 		}
 		return a.result()
 	},
@@ -428,8 +437,10 @@ var neighbourProbes = map[string]probe{
 		for _, s := range shared {
 			own[s] = true
 		}
-		own["/run/berth"] = true
-		delete(own, "/run")
+		_, private := os.Stat("/run/berth-agent")
+		for _, dir := range []string{"/run", "/dev"} { // the slot's own where it has a root of its own
+			own[dir] = private == nil
+		}
 		walk("/", own, time.Now().Add(3*time.Second), func(dir string) {
 			if unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK, unix.AT_EACCESS) == nil {
 				if err := creatable(dir); err == nil {
@@ -441,7 +452,9 @@ var neighbourProbes = map[string]probe{
 			a.try(f, openable(f))
 		}
 		for _, dir := range []string{"/", "/etc", "/usr", "/usr/local/bin", "/usr/lib", "/var/spool/cron", "/var/spool/cron/crontabs", "/root", "/home", "/opt", "/etc/cron.d", "/dev", "/var/cache"} {
-			a.try(dir, creatable(dir))
+			if !own[dir] {
+				a.try(dir, creatable(dir))
+			}
 		}
 		return a.result()
 	},
@@ -481,7 +494,6 @@ var neighbourProbes = map[string]probe{
 		for _, high := range []uintptr{0, 1 << 32} {
 			a.try("FSSETXATTR", call(unix.SYS_IOCTL, f.Fd(), 0x401c5820|high, uintptr(unsafe.Pointer(&attr))))
 			a.try("SETFLAGS", call(unix.SYS_IOCTL, f.Fd(), unix.FS_IOC_SETFLAGS|high, uintptr(unsafe.Pointer(&flags))))
-			a.try("SETFLAGS32", call(unix.SYS_IOCTL, f.Fd(), 0x40046602|high, uintptr(unsafe.Pointer(&flags))))
 		}
 		const fileSetattr = 469
 		a.try("file_setattr", call(fileSetattr, 0, 0, 0, 0, 0))

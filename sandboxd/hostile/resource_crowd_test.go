@@ -1,0 +1,94 @@
+package hostile_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"berth/sandboxd/agenttest"
+	"berth/slots"
+	"berth/slots/need"
+)
+
+// TestHostileRCrowd has slots use up what they share with the agent because
+// nothing there counts them apart. The slots then suffer; the agent must not.
+func TestHostileRCrowd(t *testing.T) {
+	for _, set := range settings(t) {
+		if set.level == slots.LevelNSCgroup || set.level == slots.LevelNone {
+			continue
+		}
+		t.Run(set.name+"/R02_ContainerOutOfPids", func(t *testing.T) {
+			if set.level == slots.LevelLandlock && set.uid == 0 {
+				t.Skip("not promised here: root's processes are not counted, so nothing but the container's limit ends a bomb")
+			}
+			s := newStage(t, set, func(o *agenttest.Options) { o.Args = append(o.Args, "--pids", "150") })
+			s.crowd(t, 220)
+			var all sync.WaitGroup
+			for _, slot := range []string{"slot_0", "slot_2"} {
+				all.Go(func() {
+					r, err := s.Try(slot, bomb, 2)
+					t.Logf("%s: %v %v", slot, r.Metadata.Receipt, err)
+				})
+			}
+			for range 60 {
+				_, err := s.Health(t.Context())
+				assert.NoError(t, err)
+				time.Sleep(30 * time.Millisecond)
+			}
+			all.Wait()
+			require.True(t, s.Alive(), "the agent has ended\n%s", s.Log())
+			assert.Eventually(t, func() bool {
+				r, err := s.Try("slot_0", "echo works", 5)
+				return err == nil && r.Output == "works"
+			}, 20*time.Second, 200*time.Millisecond)
+			r := s.Bash(t, "slot_1", "echo works", 20)
+			assert.Equal(t, "works", r.Output)
+			s.tidy(t)
+		})
+	}
+}
+
+// crowd puts the agent and all of its processes into a cgroup with few pids.
+func (s *stage) crowd(t *testing.T, pids int) {
+	t.Helper()
+	root := "/sys/fs/cgroup/pids"
+	if _, err := os.Stat(root); err != nil {
+		root = "/sys/fs/cgroup"
+	}
+	dir := filepath.Join(root, fmt.Sprintf("berth-crowd-%d", s.PID))
+	need.Facility(t, "cgroup", os.Mkdir(dir, 0o755))
+	t.Cleanup(func() {
+		for deadline := time.Now().Add(5 * time.Second); os.Remove(dir) != nil && time.Now().Before(deadline); {
+			// The agent ends before this in the order of cleanups only when it
+			// was started after: move what is left out instead.
+			left, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+			for pid := range strings.FieldsSeq(string(left)) {
+				os.WriteFile(filepath.Join(root, "cgroup.procs"), []byte(pid), 0o644) //nolint:errcheck // it may have ended
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	need.Facility(t, "cgroup", os.WriteFile(filepath.Join(dir, "pids.max"), []byte(strconv.Itoa(pids)), 0o644))
+	pending := []int{s.PID}
+	for len(pending) > 0 {
+		pid := pending[0]
+		pending = pending[1:]
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644))
+		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+		for _, name := range lists {
+			text, _ := os.ReadFile(name)
+			for child := range strings.FieldsSeq(string(text)) {
+				n, _ := strconv.Atoi(child)
+				pending = append(pending, n)
+			}
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"berth/slots"
+	"berth/slots/holder"
+	"berth/slots/probe"
+)
+
+func TestTheLadderGoesDownAndNeverAboveTheAttempt(t *testing.T) {
+	everything := probe.Facts{Caps: ^uint64(0), LandlockABI: 7}
+	names := func(f probe.Facts, l slots.Level) (names []string) {
+		for _, m := range ladder(f, l) {
+			names = append(names, m.name)
+		}
+		return names
+	}
+	assert.Equal(t, []string{"nothing"}, names(everything, slots.LevelNone))
+	assert.Equal(t, []string{"limits and filter", "nothing"}, names(everything, slots.LevelBasic))
+	assert.Equal(t, []string{"Landlock", "limits and filter", "nothing"}, names(everything, slots.LevelLandlock))
+	assert.Equal(t, []string{"uids", "Landlock", "limits and filter", "nothing"}, names(everything, slots.LevelUID))
+	assert.Equal(t, "uids and Landlock", names(everything, slots.LevelUIDLandlock)[0])
+	assert.Contains(t, names(everything, slots.LevelNS), "namespaces of root, moved root")
+	user := probe.Facts{LandlockABI: 2}
+	assert.NotContains(t, names(user, slots.LevelNSCgroup), "uids")
+	assert.NotContains(t, names(user, slots.LevelNSCgroup), "namespaces of root, fresh /proc")
+	assert.NotContains(t, names(probe.Facts{Caps: ^uint64(0)}, slots.LevelNSCgroup), "Landlock")
+	for _, l := range slots.Levels() {
+		for _, m := range ladder(everything, l) {
+			h := &Host{facts: everything, config: Config{Network: true}}
+			assert.LessOrEqual(t, m.axes(h).Level(), max(l, slots.LevelNS), m.name)
+			assert.Equal(t, m.name != "nothing", m.confined)
+		}
+	}
+}
+
+func TestRootsProcessesAreNotClaimedToBeLimited(t *testing.T) {
+	m := mechanism{files: true, confined: true}
+	h := &Host{facts: probe.Facts{UID: 0, LandlockABI: 7}}
+	assert.Equal(t, "none", m.axes(h)[slots.AxisPids])
+	h.facts.UID = 1000
+	assert.Equal(t, "rlimit", m.axes(h)[slots.AxisPids])
+	m.ids = true
+	h.facts.UID = 0
+	assert.Equal(t, "rlimit", m.axes(h)[slots.AxisPids])
+}
+
+func TestRefusedAttemptsSayHowToMendThem(t *testing.T) {
+	for _, c := range []struct {
+		stage string
+		errno unix.Errno
+		want  string
+	}{
+		{"clone", unix.EPERM, "seccomp="}, {"clone", unix.ENOSPC, "max_user_namespaces"}, {"clone", unix.EUSERS, "max_user_namespaces"},
+		{"root", unix.EACCES, "apparmor="}, {"root", unix.EPERM, "masks /proc"}, {"ids", unix.EPERM, "CAP_SETUID"},
+		{"groups", unix.EPERM, "CAP_SETGID"}, {"landlock", unix.ENOSYS, "5.13"}, {"seccomp", unix.EINVAL, "seccomp filters"},
+		{"elsewhere", unix.EIO, ""},
+	} {
+		a := refused(mechanism{name: "m"}, fmt.Errorf("x: %w", &holder.StageError{Stage: c.stage, Errno: int(c.errno), Text: "t"}))
+		assert.Equal(t, c.stage, a.Stage)
+		assert.Equal(t, unix.ErrnoName(c.errno), a.Errno)
+		assert.Contains(t, a.Mend, c.want)
+		err := &UnmetError{Attempts: []Attempt{a, {Mechanism: "the one that held"}}}
+		assert.Contains(t, err.Error(), "tried m: ")
+		assert.NotContains(t, err.Error(), "the one that held")
+	}
+	assert.Empty(t, refused(mechanism{}, errors.New("plain")).Stage)
+}
+
+func TestUIDsRunOut(t *testing.T) {
+	p := uidPool{first: 5000, width: 1}
+	for n := range maxUIDs {
+		uid, err := p.take()
+		require.NoError(t, err)
+		require.Equal(t, 5000+n, uid)
+	}
+	_, err := p.take()
+	assert.Error(t, err, "and none beyond the range is handed out")
+	p.give(5007)
+	p.give(4999)
+	p.give(5000 + maxUIDs)
+	uid, err := p.take()
+	require.NoError(t, err)
+	assert.Equal(t, 5007, uid)
+}
+
+func TestIPCTablesAreReadByTheirColumns(t *testing.T) {
+	table := filepath.Join(t.TempDir(), "shm")
+	for _, c := range []struct {
+		text string
+		want []int
+		bad  bool
+	}{
+		{text: "       key      shmid perms   uid   gid\n         0     7     600  61001 61001\n 0 8 600 0 0\n 0 9 600 61001 0\n", want: []int{7, 9}},
+		{text: " key semid uid\n"},
+		{text: " key msqid uid\n short\n 1 x 61001\n"},
+		{text: "nothing known\n", bad: true},
+		{text: "", bad: true},
+	} {
+		require.NoError(t, os.WriteFile(table, []byte(c.text), 0o600))
+		ids, err := ipcOwned(table, 61001)
+		assert.Equal(t, c.bad, err != nil, "%q", c.text)
+		assert.Equal(t, c.want, ids, "%q", c.text)
+	}
+	ids, err := ipcOwned(table+"-missing", 61001)
+	assert.NoError(t, err, "a kernel without them")
+	assert.Empty(t, ids)
+}
+
+func TestOnlyFilesOfTheUIDAreRemoved(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: changes owners")
+	}
+	dir := t.TempDir()
+	for name, uid := range map[string]int{"theirs": 61001, "others": 61002, "ours": 0} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, name, "sub"), 0o755))
+		require.NoError(t, os.Chown(filepath.Join(dir, name), uid, uid))
+	}
+	require.NoError(t, os.Symlink("others", filepath.Join(dir, "link")))
+	require.NoError(t, os.Lchown(filepath.Join(dir, "link"), 61001, 61001))
+	require.NoError(t, removeOwned(context.Background(), dir, 61001))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var names []string
+	for _, e := range left {
+		names = append(names, e.Name())
+	}
+	assert.Equal(t, []string{"others", "ours"}, names)
+	assert.NoError(t, removeOwned(context.Background(), filepath.Join(dir, "missing"), 61001))
+}
+
+func TestHiddenPathsStayHidden(t *testing.T) {
+	for _, c := range []struct {
+		path, dir string
+		want      bool
+	}{{"/a/b", "/a", true}, {"/a", "/a", true}, {"/ab", "/a", false}, {"/a", "/", true}, {"/", "/a", false}} {
+		assert.Equal(t, c.want, below(c.path, c.dir), "%s in %s", c.path, c.dir)
+	}
+	h := &Host{config: Config{DataDir: "/var/lib/berth", Hide: []string{"/etc/secret/", "relative", "/etc/secret"}}}
+	assert.Equal(t, []string{"/etc/secret", "/var/lib/berth"}, h.hidden())
+	dirs, _ := h.readable()
+	for _, d := range dirs {
+		for _, hidden := range []string{"/var/lib/berth", "/tmp", "/run", "/dev"} {
+			assert.False(t, below(hidden, d), "%s shows %s", d, hidden)
+		}
+	}
+}
+
+func TestAnUnreachableDataDirectoryIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	closed := filepath.Join(dir, "closed")
+	require.NoError(t, os.MkdirAll(filepath.Join(closed, "data"), 0o755))
+	require.NoError(t, os.Chmod(closed, 0o700))
+	err := unreachable(filepath.Join(closed, "data"))
+	var path *os.PathError
+	require.ErrorAs(t, err, &path)
+	assert.Equal(t, closed, path.Path)
+}
+
+func TestTheAgentsBinaryIsCopiedWhereALinkWouldNotRun(t *testing.T) {
+	dir := t.TempDir()
+	l := layout{filepath.Join(dir, "data")}
+	exe := filepath.Join(dir, "exe")
+	require.NoError(t, os.WriteFile(exe, []byte("program"), 0o700))
+	for range 2 {
+		require.NoError(t, l.prepare(exe))
+		st, err := os.Stat(l.path("view", "agent"))
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o755), st.Mode().Perm())
+	}
+	assert.Error(t, l.prepare(filepath.Join(dir, "missing")))
+}
+
+func TestQuietnessNeedsBothPipesEmpty(t *testing.T) {
+	read, write, err := pipe()
+	require.NoError(t, err)
+	defer unix.Close(write)
+	s := &streams{out: []*pump{{file: os.NewFile(uintptr(read), "p"), done: make(chan struct{})}}}
+	assert.True(t, s.empty())
+	_, err = unix.Write(write, []byte("x"))
+	require.NoError(t, err)
+	assert.False(t, s.empty())
+	s.out[0].file.Close()
+	assert.True(t, s.empty(), "one that was read to its end")
+}
