@@ -40,7 +40,7 @@ func TestParseTakesEveryFormOfASetting(t *testing.T) {
 	for _, c := range []struct {
 		args    []string
 		environ []string
-		want    func(Config) any
+		of      func(Config) any
 		value   any
 	}{
 		{[]string{"--slots", "7"}, nil, func(c Config) any { return c.Slots }, 7},
@@ -71,7 +71,7 @@ func TestParseTakesEveryFormOfASetting(t *testing.T) {
 	} {
 		got, err := parse(c.args, c.environ...)
 		require.NoError(t, err, "%v %v", c.args, c.environ)
-		assert.Equal(t, c.value, c.want(got), "%v %v", c.args, c.environ)
+		assert.Equal(t, c.value, c.of(got), "%v %v", c.args, c.environ)
 	}
 }
 
@@ -81,20 +81,46 @@ func TestParseRefusesWhatCannotBe(t *testing.T) {
 		environ []string
 		text    string
 	}{
-		{[]string{"--nothing"}, nil, "nothing"}, {[]string{"extra"}, nil, `"extra"`}, {nil, []string{"SANDBOXD_NOTHING=1"}, "unknown variable SANDBOXD_NOTHING"},
-		{nil, []string{"SANDBOXD_=1"}, "unknown variable"}, {nil, []string{"SANDBOXD_SLOTS=many"}, "SANDBOXD_SLOTS: want a number from 1 to 2000"},
-		{[]string{"--slots", "0"}, nil, "slots"}, {[]string{"--slots", "2001"}, nil, "slots"}, {[]string{"--slots"}, nil, "slots"}, {[]string{"--slots", ""}, nil, "slots"},
-		{[]string{"--max-timeout", "0"}, nil, "duration above 0"}, {[]string{"--max-timeout", "-5s"}, nil, "duration"}, {[]string{"--keep", "NaN"}, nil, "duration"}, {[]string{"--keep", "Inf"}, nil, "duration"},
-		{[]string{"--keep", "1e300"}, nil, "duration"}, {[]string{"--memory", "-1"}, nil, "size"}, {[]string{"--memory", "1XB"}, nil, "size"}, {[]string{"--memory", "9999999T"}, nil, "size"},
-		{[]string{"--memory", "1.5G"}, nil, "size"}, {[]string{"--cpus", "-1"}, nil, "number of 0 or more"}, {[]string{"--cpus", "NaN"}, nil, "number"}, {[]string{"--cpus", "Inf"}, nil, "number"},
-		{[]string{"--port", "65536"}, nil, "port"}, {[]string{"--port", "http"}, nil, "port"}, {[]string{"--listen", "nowhere"}, nil, "listen"}, {[]string{"--listen", "0.0.0.0:1"}, nil, "--insecure-no-auth"},
-		{[]string{"--listen", ":1"}, nil, "loopback"}, {[]string{"--host", "10.0.0.1"}, nil, "loopback"}, {[]string{"--hide", "relative"}, nil, "absolute path"}, {[]string{"--env", "novalue"}, nil, "NAME=value"},
-		{[]string{"--env", "=x"}, nil, "NAME=value"}, {[]string{"--network", "maybe"}, nil, "on or off"}, {[]string{"--log-level", "loud"}, nil, "one of"}, {[]string{"--log-json=perhaps"}, nil, "true or false"},
-		{[]string{"--isolation-attempt", "strong"}, nil, "isolation"}, {[]string{"--isolation-require", "ns,net=perfect"}, nil, "net"}, {[]string{"--first-uid", "0"}, nil, "first-uid"},
+		{[]string{"--nothing"}, nil, "nothing"},
+		{[]string{"extra"}, nil, `"extra"`},
+		{nil, []string{"SANDBOXD_NOTHING=1"}, "unknown variable SANDBOXD_NOTHING"},
+		{nil, []string{"SANDBOXD_=1"}, "unknown variable"},
+		{nil, []string{"SANDBOXD_SLOTS=many"}, "SANDBOXD_SLOTS: want a number from 1 to 2000"},
+		{[]string{"--slots", "0"}, nil, "slots"},
+		{[]string{"--slots", "2001"}, nil, "slots"},
+		{[]string{"--slots"}, nil, "slots"},
+		{[]string{"--slots", ""}, nil, "slots"},
+		{[]string{"--max-timeout", "0"}, nil, "duration above 0"},
+		{[]string{"--max-timeout", "-5s"}, nil, "duration"},
+		{[]string{"--keep", "NaN"}, nil, "duration"},
+		{[]string{"--keep", "Inf"}, nil, "duration"},
+		{[]string{"--keep", "1e300"}, nil, "duration"},
+		{[]string{"--memory", "-1"}, nil, "size"},
+		{[]string{"--memory", "1XB"}, nil, "size"},
+		{[]string{"--memory", "9999999T"}, nil, "size"},
+		{[]string{"--memory", "1.5G"}, nil, "size"},
+		{[]string{"--cpus", "-1"}, nil, "number of 0 or more"},
+		{[]string{"--cpus", "NaN"}, nil, "number"},
+		{[]string{"--cpus", "Inf"}, nil, "number"},
+		{[]string{"--port", "65536"}, nil, "port"},
+		{[]string{"--port", "http"}, nil, "port"},
+		{[]string{"--listen", "nowhere"}, nil, "listen"},
+		{[]string{"--listen", "0.0.0.0:1"}, nil, "--insecure-no-auth"},
+		{[]string{"--listen", ":1"}, nil, "loopback"},
+		{[]string{"--host", "10.0.0.1"}, nil, "loopback"},
+		{[]string{"--hide", "relative"}, nil, "absolute path"},
+		{[]string{"--env", "novalue"}, nil, "NAME=value"},
+		{[]string{"--env", "=x"}, nil, "NAME=value"},
+		{[]string{"--network", "maybe"}, nil, "on or off"},
+		{[]string{"--log-level", "loud"}, nil, "one of"},
+		{[]string{"--log-json=perhaps"}, nil, "true or false"},
+		{[]string{"--isolation-attempt", "strong"}, nil, "isolation"},
+		{[]string{"--isolation-require", "ns,net=perfect"}, nil, "net"},
+		{[]string{"--first-uid", "0"}, nil, "first-uid"},
 	} {
 		_, err := parse(c.args, c.environ...)
 		require.ErrorIs(t, err, ErrUsage, "%v %v", c.args, c.environ)
-		assert.ErrorContains(t, err, c.text, "%v %v", c.args, c.environ)
+		require.ErrorContains(t, err, c.text, "%v %v", c.args, c.environ)
 		assert.NotContains(t, err.Error(), "\n", "one line")
 	}
 }

@@ -24,7 +24,7 @@ func (s *starved) Accept() (net.Conn, error) {
 }
 
 func TestAGuardWithoutDescriptorsWaitsInsteadOfSpinning(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // nothing to wait for
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := &starved{Listener: ln}
 	g, err := newGuard(s, func(int) bool { return false })
@@ -39,19 +39,19 @@ func TestAGuardWithoutDescriptorsWaitsInsteadOfSpinning(t *testing.T) {
 
 func TestAGuardEndsConnectionsOfSlotsAndPassesOthersOn(t *testing.T) {
 	for _, slot := range []bool{true, false} {
-		ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // nothing to wait for
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		g, err := newGuard(ln, func(uid int) bool { return slot && uid == os.Geteuid() })
 		require.NoError(t, err)
-		conn, err := net.Dial("tcp", ln.Addr().String()) //nolint:noctx // it is local
+		conn, err := net.Dial("tcp", ln.Addr().String())
 		switch {
 		case slot && err == nil:
 			require.NoError(t, conn.SetDeadline(time.Now().Add(5*time.Second)))
 			_, err = conn.Read(make([]byte, 1))
-			assert.NoError(t, conn.Close())
+			require.NoError(t, conn.Close())
 			fallthrough
 		case slot:
-			assert.ErrorIs(t, err, syscall.ECONNRESET)
+			require.ErrorIs(t, err, syscall.ECONNRESET)
 		default:
 			require.NoError(t, err)
 			passed, err := g.Accept()

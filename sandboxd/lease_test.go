@@ -98,6 +98,6 @@ func TestC14LeasesOutliveTheAgentAndEndByThemselves(t *testing.T) {
 	next, err := b.Acquire(t.Context(), "slot_1", api.LeaseRequest{Trajectory: "next", TTLSeconds: 60})
 	require.NoError(t, err)
 	assert.Greater(t, next.Token, last.Token, "tokens grow over restarts")
-	any, err := b.AcquireAny(t.Context(), api.LeaseRequest{Trajectory: "any"})
-	assert.Equal(t, slots.KindPoolExhausted, slots.AsError(err).Kind, "%v", any)
+	none, err := b.AcquireAny(t.Context(), api.LeaseRequest{Trajectory: "any"})
+	assert.Equal(t, slots.KindPoolExhausted, slots.AsError(err).Kind, "%v", none)
 }

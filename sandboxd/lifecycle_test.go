@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -158,11 +159,8 @@ func TestEverySignalThatCanBeCaughtLeavesTheAgentServing(t *testing.T) {
 	t.Parallel()
 	a := best(t, agenttest.Options{Args: []string{"--log-level", "trace"}})
 	for s := syscall.Signal(1); s <= 64; s++ {
-		switch s {
-		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCONT:
-			continue
-		case 32, 33, 34: // the C library's own
-			continue
+		if slices.Contains([]syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGTERM, syscall.SIGINT, 32, 33, 34}, s) {
+			continue // what cannot be caught, what ends the agent, and the C library's own
 		}
 		require.NoError(t, syscall.Kill(a.PID, s))
 		time.Sleep(5 * time.Millisecond)
@@ -198,9 +196,9 @@ func TestAnAgentThatCannotServeSaysWhy(t *testing.T) {
 		require.NoError(t, os.Chmod(name, mode))
 		return name
 	}
-	taken, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a port to be taken
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer taken.Close()
+	defer func() { assert.NoError(t, taken.Close()) }()
 	for _, c := range []struct {
 		name   string
 		args   []string

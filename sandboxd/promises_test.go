@@ -84,7 +84,7 @@ func TestC01ACrashLeavesFinishedResultsAndInterruptions(t *testing.T) {
 	assert.Equal(t, false, cut["success"])
 	assert.Equal(t, "interrupted", meta(t, cut)["error_kind"])
 	assert.Equal(t, "maybe", meta(t, cut)["executed"])
-	assert.Equal(t, "", strings.TrimSpace(bash(t, b, "ls -A")["output"].(string)), "it was not run again, and the old files are gone")
+	assert.Empty(t, bash(t, b, "ls -A")["output"], "it was not run again, and the old files are gone")
 	stream := b.Send(t, http.MethodGet, "/v1/executions/done/stream", "", "Accept: application/x-ndjson")
 	assert.Contains(t, string(stream.Body), `"event":"result"`)
 }
@@ -177,7 +177,7 @@ func TestC05AndC06OutputIsKeptBoundedAndWhole(t *testing.T) {
 	assert.Contains(t, out, "bytes omitted")
 	assert.Equal(t, true, m["truncated"])
 	total := int64(m["stdout_bytes"].(float64))
-	assert.Equal(t, 0.0, m["stderr_bytes"])
+	assert.Zero(t, m["stderr_bytes"])
 	assert.Equal(t, fmt.Sprint(total), bash(t, a, "wc -c < "+m["stdout_path"].(string))["output"])
 	assert.Equal(t, "100000", bash(t, a, "sed -n 100000p "+m["stdout_path"].(string))["output"])
 	part, whole, err := a.Output(t.Context(), "long", "stdout", 600_000, 7)
@@ -253,7 +253,7 @@ func TestC11AResetIsVerifiedAndQuick(t *testing.T) {
 	assert.NotEmpty(t, meta(t, reset)["checks"])
 	generation := meta(t, reset)["generation"].(float64)
 	assert.Equal(t, "none", bash(t, a, "ls -A . /tmp /dev/shm /var/tmp /run 2> /dev/null | grep -q left || echo none; ps -eo args 2> /dev/null | grep '[s]leep 600'")["output"])
-	assert.Equal(t, generation, meta(t, bash(t, a, "true"))["generation"])
+	assert.InDelta(t, generation, meta(t, bash(t, a, "true"))["generation"], 0)
 
 	// What runs meanwhile is told so, and what comes behind finds a new slot.
 	cut := make(chan api.Result, 1)
@@ -371,7 +371,7 @@ func TestC17And18PathsEnvironmentDirectoryAndInput(t *testing.T) {
 			assert.Equal(t, "mapped", a.Post(t, "/artifacts/read", object{"slot_id": "slot_0", "path": "/workspace/d/x"}).Object(t)["content"])
 			r := bash(t, a, `echo "$A|$(cat)|${PWD##*/}"`, object{"env": object{"A": "one two"}, "cwd": "/workspace/d", "stdin": "in\nput"})
 			assert.Equal(t, "one two|in\nput|d", r["output"], "%v", r["error"])
-			assert.Equal(t, "", bash(t, a, "cat")["output"], "no input is an end at once")
+			assert.Empty(t, bash(t, a, "cat")["output"], "no input is an end at once")
 		})
 	}
 }

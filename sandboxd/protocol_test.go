@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -51,9 +52,7 @@ func bash(t *testing.T, a *agenttest.Agent, command string, more ...object) obje
 	t.Helper()
 	args := object{"command": command}
 	for _, m := range more {
-		for k, v := range m {
-			args[k] = v
-		}
+		maps.Copy(args, m)
 	}
 	return execute(t, a, object{"tool": "bash", "args": args})
 }
@@ -71,9 +70,9 @@ func TestTheReferenceRoutesAnswerAsTheReferenceDoes(t *testing.T) {
 
 	health := a.Send(t, http.MethodGet, "/health", "", "Authorization: none").Object(t)
 	assert.Equal(t, "ok", health["status"])
-	assert.Equal(t, 2.0, health["slots"])
-	assert.Equal(t, 2.0, health["available"])
-	assert.Equal(t, 0.0, health["executing"])
+	assert.InDelta(t, 2, health["slots"], 0)
+	assert.InDelta(t, 2, health["available"], 0)
+	assert.InDelta(t, 0, health["executing"], 0)
 	assert.Contains(t, health, "data_dir")
 
 	slots := a.Send(t, http.MethodGet, "/slots", "").Object(t)["slots"].([]any)
@@ -89,10 +88,10 @@ func TestTheReferenceRoutesAnswerAsTheReferenceDoes(t *testing.T) {
 	assert.Equal(t, "out\n[stderr]\nerr", r["output"], "stdout keeps no trailing newline")
 	assert.Equal(t, "Exit code: 3", r["error"])
 	assert.NotEmpty(t, r["execution_id"])
-	assert.Equal(t, 3.0, meta(t, r)["exit_code"])
+	assert.InDelta(t, 3, meta(t, r)["exit_code"], 0)
 	assert.Equal(t, true, meta(t, r)["sandboxed"])
 	assert.Contains(t, meta(t, r), "network_isolated")
-	assert.Equal(t, "", bash(t, a, "true")["error"])
+	assert.Empty(t, bash(t, a, "true")["error"])
 	assert.Equal(t, "mine", execute(t, a, object{"tool": "bash", "args": object{"command": "true"}, "execution_id": "mine"})["execution_id"])
 
 	for body, status := range map[string]int{`[]`: 200, `{}`: 400, `"x"`: 400, `[`: 400, ``: 400} {
@@ -103,8 +102,10 @@ func TestTheReferenceRoutesAnswerAsTheReferenceDoes(t *testing.T) {
 		}
 	}
 	batch := a.Post(t, "/batch", []object{
-		{"slot_id": "slot_0", "tool": "bash", "args": object{"command": "echo a"}}, {"slot_id": "slot_9", "tool": "bash", "args": object{"command": "x"}},
-		{"slot_id": "slot_1", "tool": "nothing"}, {"slot_id": "slot_1", "tool": "bash", "args": object{"command": "echo b"}},
+		{"slot_id": "slot_0", "tool": "bash", "args": object{"command": "echo a"}},
+		{"slot_id": "slot_9", "tool": "bash", "args": object{"command": "x"}},
+		{"slot_id": "slot_1", "tool": "nothing"},
+		{"slot_id": "slot_1", "tool": "bash", "args": object{"command": "echo b"}},
 	})
 	var results []object
 	require.NoError(t, json.Unmarshal(batch.Body, &results))
@@ -148,17 +149,17 @@ func TestTheReferenceTextsAreExact(t *testing.T) {
 		r := answer.Object(t)
 		assert.Equal(t, want, r["error"])
 		assert.Equal(t, "part", r["output"])
-		assert.Equal(t, -1.0, meta(t, r)["exit_code"])
+		assert.InDelta(t, -1, meta(t, r)["exit_code"], 0)
 		assert.Equal(t, true, meta(t, r)["timeout"])
 		assert.Equal(t, "timed_out", meta(t, r)["outcome"])
 	}
 	w := tool("write_file", object{"path": "a/b/c.txt", "content": "héllo"})
 	assert.Equal(t, "Successfully wrote 6 bytes to a/b/c.txt", w["output"])
-	assert.Equal(t, 6.0, meta(t, w)["size"])
+	assert.InDelta(t, 6, meta(t, w)["size"], 0)
 	assert.Equal(t, "a/b/c.txt", meta(t, w)["path"])
 	rd := tool("read_file", object{"path": "a/b/c.txt"})
 	assert.Equal(t, "héllo", rd["output"])
-	assert.Equal(t, 6.0, meta(t, rd)["size"])
+	assert.InDelta(t, 6, meta(t, rd)["size"], 0)
 
 	s := tool("bash_stateful", object{"command": "cd d; export A=1"})
 	assert.Equal(t, true, meta(t, s)["stateful"])
@@ -214,7 +215,7 @@ func TestTheReferenceArtifactsHaveTheirFields(t *testing.T) {
 		paths[e.(object)["path"].(string)] = e.(object)
 	}
 	assert.Equal(t, true, paths["d/empty"]["is_dir"])
-	assert.Equal(t, 4.0, paths["d/f.txt"]["size"])
+	assert.InDelta(t, 4, paths["d/f.txt"]["size"], 0)
 	assert.InDelta(t, float64(time.Now().Unix()), paths["d/f.txt"]["mtime"], 300)
 	assert.Equal(t, "link", paths["d/link"]["type"])
 	assert.Equal(t, "f.txt", paths["d/link"]["link_target"])
@@ -239,7 +240,7 @@ func TestTheReferenceArtifactsHaveTheirFields(t *testing.T) {
 	}
 	entries, answer := names(object{"path": "d", "format": "tgz"})
 	assert.Equal(t, []any{"base64", "tar.gz"}, []any{answer["encoding"], answer["format"]})
-	assert.Equal(t, float64(len(entries)), answer["entry_count"])
+	assert.InDelta(t, float64(len(entries)), answer["entry_count"], 0)
 	types := map[byte]int{}
 	for _, kind := range entries {
 		types[kind]++

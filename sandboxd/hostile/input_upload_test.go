@@ -87,18 +87,24 @@ func TestF12BrokenAndExplodingArchivesAreRefused(t *testing.T) {
 			answer := a.Send(t, http.MethodPut, filePath("in")+"?untar=1", text)
 			refusedWell(t, answer, name)
 		}
-		var bomb bytes.Buffer
-		z := gzip.NewWriter(&bomb)
-		w := tar.NewWriter(z)
-		const size = 300 << 20
-		require.NoError(t, w.WriteHeader(&tar.Header{Name: "zeros", Typeflag: tar.TypeReg, Mode: 0o644, Size: size}))
-		_, err := io.CopyN(w, zeros{}, size)
-		require.NoError(t, err)
-		require.NoError(t, z.Close())
-		answer := a.Send(t, http.MethodPut, filePath("bomb")+"?untar=1", bomb.String())
+		answer := a.Send(t, http.MethodPut, filePath("bomb")+"?untar=1", bomb(t))
 		assert.Equal(t, http.StatusRequestEntityTooLarge, answer.Status, "%s", answer.Body)
 		assert.Less(t, answer.Took, 10*time.Second)
 	})
+}
+
+// bomb is an archive of 120 MiB of zeros in about 120 KiB.
+func bomb(t *testing.T) string {
+	t.Helper()
+	const size = 120 << 20
+	var text bytes.Buffer
+	z := gzip.NewWriter(&text)
+	w := tar.NewWriter(z)
+	require.NoError(t, w.WriteHeader(&tar.Header{Name: "zeros", Typeflag: tar.TypeReg, Mode: 0o644, Size: size}))
+	_, err := io.CopyN(w, zeros{}, size)
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	return text.String()
 }
 
 type zeros struct{}
@@ -157,7 +163,7 @@ func TestF14RangesOfEveryKindAreExactOrRefused(t *testing.T) {
 			}
 			assert.Equal(t, false, execute(t, a, "bash", map[string]any{"command": "true", "max_output": n})["success"], n)
 		}
-		assert.Equal(t, "", execute(t, a, "read_file", map[string]any{"path": "f", "offset": 1 << 50})["output"])
+		assert.Empty(t, execute(t, a, "read_file", map[string]any{"path": "f", "offset": 1 << 50})["output"])
 	})
 }
 
@@ -203,6 +209,9 @@ func TestF16BodiesThatLieChangeNothing(t *testing.T) {
 		_, err := a.PutFile(t.Context(), client.Place{SlotID: "slot_0", Path: "f"}, strings.NewReader("new"), client.PutOptions{SHA256: hex.EncodeToString(sum[:])})
 		require.NoError(t, err)
 
+		if levels := agenttest.Levels(t); a.Level != levels[len(levels)-1] {
+			return // the body never reaches a slot
+		}
 		tooLarge := a.Send(t, http.MethodPost, "/execute", `{"slot_id":"slot_0","tool":"bash","args":{"command":"`+strings.Repeat("x", 65<<20)+`"}}`)
 		assert.Equal(t, http.StatusRequestEntityTooLarge, tooLarge.Status)
 		assert.Contains(t, tooLarge.Object(t)["error"], "larger than")
@@ -217,7 +226,7 @@ func talk(t *testing.T, a *agenttest.Agent, request string) string {
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", strings.TrimPrefix(a.URL, "http://"))
 	require.NoError(t, err)
-	defer conn.Close()
+	defer func() { assert.NoError(t, conn.Close()) }()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(2*time.Second)))
 	_, _ = io.WriteString(conn, request) // it may be refused half way
 	_ = conn.(*net.TCPConn).CloseWrite()

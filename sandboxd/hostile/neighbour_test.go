@@ -151,8 +151,12 @@ func TestHostileXWithAPrivateRoot(t *testing.T) {
 			t.Parallel()
 			s := newSiege(t, set, "--root", "private")
 			s.try(t, map[string]string{
-				"X01.paths": "none", "X01.proc": "none", "X07.shared": "none", "A05.files": "none", "A09.binary": "none", "E01.mounts": "none", "E03.open": "none",
-				"E04.kernel": "none", "E06.secrets": "none", "E13.root": "none", "E17.remount": "none", "E19.overlay": "none", "X16.privileged": "none",
+				"A01.signals": "none", "A03.trace": "none", "A05.agent": "none", "A06.tuning": "none", "A07.scheduling": "none", "A12.reach": "none", "A20.tty": "none",
+				"X01.paths": "none", "X01.proc": "none", "X02.hardlink": "none", "X03.signal": "none", "X05.path": "none", "X08.sysv": "none", "X10.keyring": "none",
+				"X22.families": "none", "X23.flags": "none", "E01.namespaces": "none", "E02.setuid": "none", "E03.make": "none", "E05.scheduler": "none",
+				"E07.others": "none", "E10.syscalls": "none", "E10.foreign": "none", "E12.chroot": "none", "E15.raw": "none", "E16.time": "none",
+				"X07.shared": "none", "A05.files": "none", "A09.binary": "none", "E01.mounts": "none", "E03.open": "none",
+				"E04.kernel": "none", "E06.secrets": "none", "E13.root": "none", "E14.init": "none", "E17.remount": "none",
 			})
 			mark := "private-" + s.targets.Secret
 			wrote := s.Bash(t, "slot_0", `

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/sandboxd/agenttest"
+	"berth/sandboxd/api"
 	"berth/slots"
 	"berth/slots/need"
 )
@@ -30,20 +31,26 @@ func TestHostileRCrowd(t *testing.T) {
 				t.Skip("not promised here: root's processes are not counted, so nothing but the container's limit ends a bomb")
 			}
 			s := newStage(t, set, func(o *agenttest.Options) { o.Args = append(o.Args, "--pids", "150") })
-			s.crowd(t, 220)
+			refused := s.crowd(t, 220)
 			var all sync.WaitGroup
 			for _, slot := range []string{"slot_0", "slot_2"} {
 				all.Go(func() {
-					r, err := s.Try(slot, bomb, 2)
+					r, err := s.Tool(slot, "bash", map[string]any{"command": "exec /usr/bin/python3 -I -", "stdin": fastBomb}, 2)
 					t.Logf("%s: %v %v", slot, r.Metadata.Receipt, err)
 				})
 			}
-			for range 60 {
-				_, err := s.Health(t.Context())
-				assert.NoError(t, err)
-				time.Sleep(30 * time.Millisecond)
+			for range 16 { // so that the agent may want more threads
+				all.Go(func() {
+					for range 20 {
+						s.ListArtifacts(t.Context(), api.ListRequest{SlotID: "slot_1", Recursive: true}) //nolint:errcheck // its holder may want a thread too
+						_, err := s.Health(t.Context())
+						assert.NoError(t, err)
+						time.Sleep(50 * time.Millisecond)
+					}
+				})
 			}
 			all.Wait()
+			assert.Positive(t, refused(), "the container's limit was reached")
 			require.True(t, s.Alive(), "the agent has ended\n%s", s.Log())
 			assert.Eventually(t, func() bool {
 				r, err := s.Try("slot_0", "echo works", 5)
@@ -56,8 +63,17 @@ func TestHostileRCrowd(t *testing.T) {
 	}
 }
 
-// crowd puts the agent and all of its processes into a cgroup with few pids.
-func (s *stage) crowd(t *testing.T, pids int) {
+// fastBomb does not wait when a fork fails.
+const fastBomb = `
+import os
+while True:
+    try: os.fork()
+    except OSError: pass
+`
+
+// crowd puts the agent and all of its processes into a cgroup with few pids. The
+// answer tells how many forks that has refused.
+func (s *stage) crowd(t *testing.T, pids int) (refused func() int) {
 	t.Helper()
 	root := "/sys/fs/cgroup/pids"
 	if _, err := os.Stat(root); err != nil {
@@ -90,5 +106,12 @@ func (s *stage) crowd(t *testing.T, pids int) {
 				pending = append(pending, n)
 			}
 		}
+	}
+	return func() int {
+		text, err := os.ReadFile(filepath.Join(dir, "pids.events"))
+		require.NoError(t, err)
+		_, after, _ := strings.Cut(string(text), "max ")
+		n, _ := strconv.Atoi(strings.TrimSpace(after))
+		return n
 	}
 }

@@ -38,7 +38,7 @@ type stage struct {
 const (
 	stagePids      = 200
 	stageMemory    = 512 << 20
-	stageAddress   = 1 << 30
+	stageAddress   = 2 << 30 // the holder is under it as well, and a Go program reserves more than 1 GiB
 	stageDisk      = 256 << 20
 	stageFiles     = 3_000
 	stageSpill     = 8 << 20
@@ -155,6 +155,9 @@ func runAttacks(t *testing.T, attacks []attack) {
 					}
 					began := time.Now()
 					defer func() {
+						if t.Failed() {
+							t.Logf("the agent's log:\n%s", s.Log())
+						}
 						if took := time.Since(began); took > 4*time.Second {
 							t.Logf("took %v", took)
 						}

@@ -30,7 +30,8 @@ func HardenAgent() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become subreaper: %w", err)
 	}
-	if err := syscall.Setrlimit(unix.RLIMIT_CORE, &syscall.Rlimit{}); err != nil {
+	// Not 0: that leaves a host's piped handler to run. 1 forbids both.
+	if err := syscall.Setrlimit(unix.RLIMIT_CORE, &syscall.Rlimit{Cur: 1, Max: 1}); err != nil {
 		return fmt.Errorf("forbid cores: %w", err)
 	}
 	// What the agent was started with is nothing to its children.

@@ -79,6 +79,9 @@ func (h *Host) try(ctx context.Context, m mechanism) (slots.Axes, []string, erro
 	}
 	h.attacks = results
 	axes, weak := probe.Judge(m.axes(h), results, m.namespaces)
+	if m.files && !m.ids {
+		weak = append(weak, "slots share a uid: modes, attributes and path sockets of a neighbour's files are not held apart")
+	}
 	return axes, weak, nil
 }
 

@@ -7,12 +7,20 @@ func (s *Sandbox) HolderPID() int {
 	return s.current.holder.PID()
 }
 
+// HolderEnded is closed when the sandbox's holder has ended.
+func (s *Sandbox) HolderEnded() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current.holder.Done()
+}
+
 // SparePID waits for the spare and is the process id of its holder; the spare
 // stays.
 func (s *Sandbox) SparePID() int {
 	s.mu.Lock()
-	ready := s.spare
+	ready, needed := s.spare, s.spareNeeded
 	s.mu.Unlock()
+	needed(true)
 	i, ok := <-ready
 	if !ok {
 		return 0

@@ -174,7 +174,8 @@ func (h *Host) netns(m mechanism) bool { return m.namespaces && !h.config.Networ
 func (i *instance) rlimits() []holder.Rlimit {
 	l := i.host.config.Limits
 	limits := []holder.Rlimit{
-		{Resource: unix.RLIMIT_CORE, Value: 0},
+		// Not 0: that leaves a host's piped handler to run. 1 forbids both.
+		{Resource: unix.RLIMIT_CORE, Value: 1},
 		{Resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)},
 		{Resource: unix.RLIMIT_STACK, Value: uint64(l.StackBytes)},
 		{Resource: unix.RLIMIT_MEMLOCK, Value: uint64(l.LockedBytes)},

@@ -65,7 +65,7 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 		receipt.Clean = receipt.Clean && c.OK
 	}
 	old.retire(receipt.Clean)
-	s.makeSpare()
+	s.makeSpare(sparePause)
 	s.host.disposal.Go(func() { s.host.layout.emptyTrash(s.host.ctx) })
 	receipt.MS = float64(time.Since(began)) / float64(time.Millisecond)
 	return receipt, nil
@@ -75,8 +75,9 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 // has ended.
 func (s *Sandbox) takeSpare(ctx context.Context) (*instance, error) {
 	s.mu.Lock()
-	spare := s.spare
+	spare, needed := s.spare, s.spareNeeded
 	s.mu.Unlock()
+	needed(true)
 	select {
 	case i, ok := <-spare:
 		if !ok {

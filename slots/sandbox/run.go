@@ -103,7 +103,7 @@ func (i *instance) await(ctx context.Context, p *holder.Process, s *streams) (ho
 		}
 		// Its end is ours, and the command's with it: what was to end has
 		// ended, and the reason is that of ctx.
-		return holder.Exit{Status: unix.WaitStatus(unix.SIGKILL)}, nil
+		return holder.Exit{Status: unix.WaitStatus(unix.SIGKILL), Alone: true}, nil
 	}
 	return exit, err
 }

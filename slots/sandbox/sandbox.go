@@ -21,14 +21,22 @@ type Sandbox struct {
 
 	resetting sync.Mutex // held through a reset; commands do not take it
 
-	mu         sync.Mutex // guards what follows; nothing is awaited under it
-	current    *instance
-	spare      chan *instance // receives one instance, or is closed when none could be made
-	generation uint64
-	shell      *shell
-	revival    chan struct{} // not nil while a dead holder is being replaced
-	closed     bool
+	mu          sync.Mutex // guards what follows; nothing is awaited under it
+	current     *instance
+	spareNeeded func(bool)     // has the spare be made at once, or not at all
+	spare       chan *instance // receives one instance, or is closed when none could be made
+	generation  uint64
+	shell       *shell
+	revival     chan struct{} // not nil while a dead holder is being replaced
+	closed      bool
 }
+
+// The first spare waits until the slots of the container are likely to be
+// open; the next ones let the new tenant's first calls go first.
+const (
+	firstSparePause = 250 * time.Millisecond
+	sparePause      = 5 * time.Millisecond
+)
 
 // NewSandbox makes the sandbox of a slot, and behind its back a spare for the
 // first reset. The generation counts on from the one given.
@@ -41,18 +49,34 @@ func (h *Host) NewSandbox(ctx context.Context, slot string, generation uint64) (
 		return nil, errors.Join(err, i.dispose(ctx))
 	}
 	s := &Sandbox{host: h, slot: slot, current: i, generation: generation}
-	s.makeSpare()
+	s.makeSpare(firstSparePause)
 	return s, nil
 }
 
-// makeSpare begins to make the next instance.
-func (s *Sandbox) makeSpare() {
-	ready := make(chan *instance, 1)
+// makeSpare begins to make the next instance, after a pause that leaves the
+// machine to whoever is waiting for something now.
+func (s *Sandbox) makeSpare(pause time.Duration) {
+	ready, needed := make(chan *instance, 1), make(chan bool, 1)
 	s.mu.Lock()
 	s.spare = ready
+	s.spareNeeded = func(make bool) {
+		select {
+		case needed <- make:
+		default: // said before
+		}
+	}
 	s.mu.Unlock()
 	s.host.disposal.Go(func() {
 		defer close(ready)
+		select {
+		case <-time.After(pause):
+		case wanted := <-needed:
+			if !wanted {
+				return
+			}
+		case <-s.host.ctx.Done():
+			return
+		}
 		i, err := s.host.newInstance(s.host.ctx, s.host.how)
 		if err == nil {
 			ready <- i
@@ -233,7 +257,7 @@ func (s *Sandbox) Close() error {
 	s.resetting.Lock() // a reset under way would leave what it puts in place
 	defer s.resetting.Unlock()
 	s.settledLocked()
-	i, spare := s.current, s.spare
+	i, spare, needed := s.current, s.spare, s.spareNeeded
 	s.shell = nil
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), closeDeadline)
@@ -244,6 +268,7 @@ func (s *Sandbox) Close() error {
 			errs = append(errs, fmt.Errorf("close %s: %s: %s", s.slot, c.Name, c.Note))
 		}
 	}
+	needed(false)
 	if unused, ok := <-spare; ok {
 		errs = append(errs, unused.dispose(ctx))
 	}

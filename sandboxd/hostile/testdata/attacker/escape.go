@@ -164,7 +164,7 @@ var escapeProbes = map[string]probe{
 		paths := []string{
 			"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/fs/binfmt_misc/register", "/proc/sysrq-trigger", "/sys/kernel/uevent_helper",
 			"/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/randomize_va_space", "/proc/sys/kernel/hostname", "/proc/sys/vm/drop_caches",
-			"/proc/sys/net/ipv4/ip_forward", "/proc/sys/kernel/shmmax", "/proc/sys/user/max_user_namespaces", "/proc/irq/default_smp_affinity", "/proc/timer_list", "/sys/power/state",
+			"/proc/sys/net/ipv4/ip_forward", "/proc/sys/user/max_user_namespaces", "/proc/irq/default_smp_affinity", "/proc/timer_list", "/sys/power/state",
 			"/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/memory/release_agent", "/sys/fs/cgroup/pids/cgroup.procs", "/sys/fs/cgroup/release_agent", "/proc/acpi/wakeup", "/sys/firmware/efi/vars",
 		}
 		for _, path := range paths {
