@@ -78,13 +78,13 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	}
 	tools := tool.New(tool.Builtin()...)
 	metrics := httpapi.NewMetrics(tools.Names())
-	a.keeper, err = keeper.New(keeper.Deps{
+	a.keeper, err = keeper.New(keeper.Deps{ //nolint:contextcheck // the keeper outlives the start
 		Logger: logger, Registry: a.registry, Tools: tools, Open: a.openSlot, Observer: metrics,
 	}, a.keeperConfig(version))
 	if err != nil {
 		return nil, err
 	}
-	a.server = httpapi.New(httpapi.Deps{
+	a.server = httpapi.New(httpapi.Deps{ //nolint:contextcheck // calls have contexts of their own
 		Logger: logger, Metrics: metrics, Executions: a.keeper, Registry: a.registry, Slots: a.keeper, Leases: a.keeper, Files: a.keeper,
 	}, httpapi.Config{Token: token, MaxConns: c.MaxConns})
 	a.announce(version)

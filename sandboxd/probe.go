@@ -23,7 +23,7 @@ func Probe(ctx context.Context, c Config) (_ sandbox.Report, err error) {
 	if err != nil {
 		return sandbox.Report{}, fmt.Errorf("probe isolation: %w", err)
 	}
-	defer os.RemoveAll(dir) // holds only what this process has made
+	defer func() { _ = os.RemoveAll(dir) }() // holds only what this process has made
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return sandbox.Report{}, fmt.Errorf("probe isolation: %w", err)
 	}

@@ -227,7 +227,7 @@ func resets(t *testing.T, c *container) {
 func endsWell(t *testing.T, c *container) {
 	t.Helper()
 	_, err := docker("exec", c.id, "/sandboxd", "version")
-	assert.NoError(t, err, "operators get in")
+	require.NoError(t, err, "operators get in")
 	health, err := c.Health(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, api.HealthOK, health.Status)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -137,7 +138,7 @@ func newSiege(t *testing.T, set setting, more ...string) *siege {
 		for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run", "/run/lock"} {
 			left, _ := filepath.Glob(filepath.Join(dir, "berth-hostile-*"+s.targets.Secret+"*"))
 			for _, path := range left {
-				os.RemoveAll(path) //nolint:errcheck // best effort
+				os.RemoveAll(path) // best effort
 			}
 		}
 	})
@@ -164,12 +165,12 @@ func newSiege(t *testing.T, set setting, more ...string) *siege {
 // files.
 func publicDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/opt", "berth-hostile-")
+	dir, err := os.MkdirTemp("/opt", "berth-hostile-") //nolint:usetesting // see above
 	if err != nil {
 		return sandboxtest.DataDir(t)
 	}
 	require.NoError(t, os.Chmod(dir, 0o755))
-	t.Cleanup(func() { exec.Command("rm", "-rf", "--one-file-system", dir).Run() }) //nolint:errcheck // best effort
+	t.Cleanup(func() { exec.Command("rm", "-rf", "--one-file-system", dir).Run() }) // best effort
 	return dir
 }
 
@@ -339,9 +340,7 @@ func (s *siege) launch(slot string, args map[string]any, names ...string) (api.R
 		return api.Result{}, err
 	}
 	all := map[string]any{"command": "./attacker run '" + string(text) + "' " + strings.Join(names, " ")}
-	for k, v := range args {
-		all[k] = v
-	}
+	maps.Copy(all, args)
 	return s.Tool(slot, "bash", all, 40)
 }
 
@@ -409,7 +408,7 @@ func parent(pid int) int {
 func ownedBy(uid int) []string {
 	var all []string
 	for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock"} {
-		filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error { //nolint:errcheck // what cannot be read is not counted
+		filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error { // what cannot be read is not counted
 			if err != nil {
 				return nil
 			}

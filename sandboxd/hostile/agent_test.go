@@ -157,13 +157,13 @@ func injectIntoLog(t *testing.T, s *siege) {
 	for _, args := range []map[string]any{
 		{"command": "echo '" + strings.ReplaceAll(evil, "\x00", "") + "'"}, {"command": evil}, {"command": "true", "cwd": evil}, {"command": "true", "env": map[string]string{evil: evil}},
 	} {
-		s.Tool("slot_0", "bash", args, 10) //nolint:errcheck // the log is looked at
+		s.Tool("slot_0", "bash", args, 10) // the log is looked at
 	}
 	for _, tool := range []string{"read_file", "write_file", "list_dir", "glob", evil} {
-		s.Tool("slot_0", tool, map[string]any{"path": evil, "content": evil, "pattern": evil}, 10) //nolint:errcheck // the log is looked at
+		s.Tool("slot_0", tool, map[string]any{"path": evil, "content": evil, "pattern": evil}, 10) // the log is looked at
 	}
-	s.Tool(evil, "bash", map[string]any{"command": "true"}, 10)                                                             //nolint:errcheck // the log is looked at
-	s.Execute(t.Context(), api.Call{SlotID: "slot_0", Tool: "bash", ExecutionID: evil, Args: []byte(`{"command":"true"}`)}) //nolint:errcheck // the log is looked at
+	s.Tool(evil, "bash", map[string]any{"command": "true"}, 10)                                                             // the log is looked at
+	s.Execute(t.Context(), api.Call{SlotID: "slot_0", Tool: "bash", ExecutionID: evil, Args: []byte(`{"command":"true"}`)}) // the log is looked at
 	s.Bash(t, "slot_0", "printf '%s' $'"+strings.ReplaceAll(strings.ReplaceAll(evil, "\x00", ""), "'", "")+"' >&2; kill -SEGV $$", 10)
 	lease, err := s.Acquire(t.Context(), "slot_2", api.LeaseRequest{Trajectory: evil, Labels: map[string]string{evil: evil}})
 	if err == nil {
@@ -184,7 +184,7 @@ func fillLog(t *testing.T, s *siege) {
 	before := strings.Count(s.Log(), "\n")
 	s.fire(t, "slot_0", nil, "A12.guess", "A17.crowd", "A01.survive")
 	for n := range 50 {
-		s.Tool("slot_0", "bash", map[string]any{"command": fmt.Sprintf("echo %d; exit %d", n, n)}, 10) //nolint:errcheck // the log is looked at
+		s.Tool("slot_0", "bash", map[string]any{"command": fmt.Sprintf("echo %d; exit %d", n, n)}, 10) // the log is looked at
 	}
 	grown := strings.Count(s.Log(), "\n") - before
 	t.Logf("%d lines more", grown)
@@ -200,7 +200,7 @@ func noCores(t *testing.T, s *siege) {
 		require.NoError(t, err)
 		for line := range strings.Lines(string(text)) {
 			if strings.HasPrefix(line, "Max core file size") {
-				assert.Regexp(t, `^Max core file size +0 +0`, line, "of process %d", pid)
+				assert.Regexp(t, `^Max core file size +1 +1`, line, "of process %d", pid)
 			}
 		}
 	}

@@ -100,7 +100,7 @@ func refusesToStart(t *testing.T, level slots.Level) {
 		assert.Equal(t, unmet, serve.ProcessState.ExitCode(), log.String())
 		assert.Contains(t, log.String(), "axis net: wanted loopback-only")
 	case <-time.After(20 * time.Second):
-		serve.Process.Kill() //nolint:errcheck // it may have ended
+		serve.Process.Kill() // it may have ended
 		<-ended
 		t.Errorf("serves with the network on\n%s", log.String())
 	}

@@ -93,7 +93,7 @@ func twoClients(t *testing.T, s *siege) {
 	for _, who := range []string{"a", "b"} {
 		both.Go(func() {
 			for range 5 {
-				s.Try("slot_2", "[ -e busy ] && echo overlap >> overlaps; touch busy; sleep 0.02; rm busy; echo "+who+" >> calls", 20) //nolint:errcheck // the file tells
+				s.Try("slot_2", "[ -e busy ] && echo overlap >> overlaps; touch busy; sleep 0.02; rm busy; echo "+who+" >> calls", 20) // the file tells
 			}
 		})
 	}
@@ -110,7 +110,7 @@ func nextTenant(t *testing.T, s *siege) {
 	s.targets.Secret, s.targets.Key = "left"+neighbours.Secret, neighbours.Key+1
 	h := s.hold(t, "slot_2")
 	t.Logf("the last tenant had %+v", h)
-	s.Tool("slot_2", "bash_stateful", map[string]any{"command": "export LEFT=" + s.targets.Secret + "; left() { :; }; alias left=ls; cd /tmp; sleep 300 &"}, 20) //nolint:errcheck // what it can leave
+	s.Tool("slot_2", "bash_stateful", map[string]any{"command": "export LEFT=" + s.targets.Secret + "; left() { :; }; alias left=ls; cd /tmp; sleep 300 &"}, 20) // what it can leave
 	r := s.Bash(t, "slot_2", `
 mkdir -p .ssh .cache/pip .npm .config/systemd/user .local/bin; echo x > .ssh/authorized_keys; echo x > .npmrc; echo evil > .bashrc
 mkdir deep; chmod 3777 deep; touch deep/f; chmod 6755 deep/f; chmod 000 deep; touch -- -rf '$(reboot)'; mkfifo pipe; ln -s / root

@@ -42,9 +42,9 @@ func TestHostileRCrowd(t *testing.T) {
 			for range 16 { // so that the agent may want more threads
 				all.Go(func() {
 					for range 20 {
-						s.ListArtifacts(t.Context(), api.ListRequest{SlotID: "slot_1", Recursive: true}) //nolint:errcheck // its holder may want a thread too
+						s.ListArtifacts(t.Context(), api.ListRequest{SlotID: "slot_1", Recursive: true}) // its holder may want a thread too
 						_, err := s.Health(t.Context())
-						assert.NoError(t, err)
+						assert.NoError(t, err) //nolint:testifylint // not in a goroutine
 						time.Sleep(50 * time.Millisecond)
 					}
 				})
@@ -87,7 +87,7 @@ func (s *stage) crowd(t *testing.T, pids int) (refused func() int) {
 			// was started after: move what is left out instead.
 			left, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 			for pid := range strings.FieldsSeq(string(left)) {
-				os.WriteFile(filepath.Join(root, "cgroup.procs"), []byte(pid), 0o644) //nolint:errcheck // it may have ended
+				os.WriteFile(filepath.Join(root, "cgroup.procs"), []byte(pid), 0o644) // it may have ended
 			}
 			time.Sleep(20 * time.Millisecond)
 		}

@@ -16,7 +16,7 @@ func oneLongLine(t *testing.T, s *stage) {
 		size = 1 << 30
 	}
 	r, err := s.Tool("slot_0", "bash", map[string]any{"command": "head -c $SIZE /dev/zero | tr '\\0' x", "env": map[string]string{"SIZE": itoa(size)}}, 60)
-	if !assert.NoError(t, err) {
+	if !assert.NoError(t, err) { //nolint:testifylint // the watch is to end well
 		return
 	}
 	assert.True(t, r.Success, r.Error)
@@ -143,7 +143,7 @@ time.sleep(float(os.environ.get("HOLD", "0")))
 	time.Sleep(700 * time.Millisecond)
 	r, err := s.Tool("slot_2", "bash", map[string]any{"command": "exec /usr/bin/python3 -I -", "stdin": objects, "env": map[string]string{"MOST": "5"}}, 20)
 	t.Logf("attacker: %s", <-held)
-	if !assert.NoError(t, err) {
+	if !assert.NoError(t, err) { //nolint:testifylint // the watch is to end well
 		return
 	}
 	t.Logf("neighbour: %s", r.Output)

@@ -96,7 +96,7 @@ func stopsAgent(t *testing.T, s *stage) {
 	if s.axes[slots.AxisProc] == "shared" || s.axes[slots.AxisProc] == "nodump" {
 		t.Skip("not promised here: the agent is exposed to signals")
 	}
-	go s.Try("slot_2", "sleep 4712", 1) //nolint:errcheck // it is there to be found
+	go s.Try("slot_2", "sleep 4712", 1) // it is there to be found
 	_, spawner := s.holderOf(t, "4712")
 	r := s.Bash(t, "slot_0", fmt.Sprintf(`for n in STOP TSTP KILL TERM; do for p in %d %d; do kill -$n $p && echo sent; done; done 2>/dev/null; echo end`, s.PID, spawner), 20)
 	assert.Equal(t, "end", r.Output)
@@ -221,13 +221,13 @@ func exitSignals(t *testing.T, s *stage) {
 func notRunnable(t *testing.T, s *stage) {
 	for command, want := range map[string][]int{
 		"./missing":               {127},
+		`ln -s loop loop; ./loop`: {126},
 		"no-such-program":         {127},
 		"mkdir d; ./d":            {126},
 		"echo x > plain; ./plain": {126},
 		`printf '\177ELF\2\1\1\0\0\0\0\0\0\0\0\0\2\0\267\0' > arm; head -c 100 /dev/zero >> arm; chmod +x arm; ./arm`: {126},
 		`printf '#!/no/such/interpreter\n' > s; chmod +x s; ./s`:                                                      {126, 127},
 		`cp /bin/sleep busy; exec 3>>busy; ./busy 0`:                                                                  {126},
-		`ln -s loop loop; ./loop`: {126},
 	} {
 		r, err := s.Try("slot_0", command, 20)
 		if assert.NoError(t, err, command) {
@@ -257,9 +257,9 @@ func TestHostileSCrash(t *testing.T) {
 			s := newStage(t, set, nil)
 			s.Bash(t, "slot_0", "echo secret > old; echo secret > /tmp/old; sleep 0.1", 20)
 			for _, c := range []string{"(setsid sleep 1000 &); trap '' TERM HUP; sleep 1000", "sleep 1000"} {
-				go s.Try("slot_0", c, 100) //nolint:errcheck // it ends with the agent
+				go s.Try("slot_0", c, 100) // it ends with the agent
 			}
-			go s.Tool("slot_2", "bash", map[string]any{"command": "sleep 1000 & sleep 1000", "background": true}, 100) //nolint:errcheck // it ends with the agent
+			go s.Tool("slot_2", "bash", map[string]any{"command": "sleep 1000 & sleep 1000", "background": true}, 100) // it ends with the agent
 			require.Eventually(t, func() bool { return len(s.processes(t)) >= 4 }, 5*time.Second, 20*time.Millisecond)
 			s.Kill()
 			s.noMarked(t)

@@ -104,7 +104,7 @@ func stay(path string, argv []string) error {
 		case err != nil:
 			return nil // no child is left
 		case ended == pid:
-			unix.Write(statusFD, binary.LittleEndian.AppendUint32(nil, uint32(status)))
+			_, _ = unix.Write(statusFD, binary.LittleEndian.AppendUint32(nil, uint32(status))) // who asked may be gone
 			unix.Close(statusFD)
 		}
 	}

@@ -89,6 +89,12 @@ func (c *blockingConn) send(k kind, id uint64, body []byte, files ...int) error 
 	})
 }
 
+// say sends what nobody can be told about when it does not arrive: a failed
+// send means that the agent is gone, and the next receive ends the process.
+func (c *blockingConn) say(k kind, id uint64, body []byte, files ...int) {
+	_ = c.send(k, id, body, files...)
+}
+
 func (c *blockingConn) receive() (frame, error) {
 	var n, oobn, flags int
 	err := retryInterrupted(func() (err error) {

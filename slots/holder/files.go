@@ -98,7 +98,7 @@ const shortInput = 32 << 10
 // Do runs a file operation as the slot: args and reply are JSON values, in
 // and out the operation's data, each of which may be nil. The context's end
 // cancels it. Errors of the operation come back typed as it made them.
-func (h *Holder) Do(ctx context.Context, name string, args, reply any, in io.Reader, out io.Writer) error {
+func (h *Holder) Do(ctx context.Context, name string, args, reply any, in io.Reader, out io.Writer) error { //nolint:revive // the arguments of Sandbox.Do
 	request := opRequest{Name: name}
 	var err error
 	if request.Args, err = json.Marshal(args); err != nil {
@@ -116,12 +116,12 @@ func (h *Holder) Do(ctx context.Context, name string, args, reply any, in io.Rea
 	answer := h.register(id, 2) // a stream and a reply
 	defer h.forget(id)
 	err = h.send(kindOp, id, encode(request), files...)
-	pipe.begin(in, func(whole bool) { h.send(kindInput, id, encode(inputEnd{whole})) })
+	pipe.begin(in, func(whole bool) { h.tell(kindInput, id, encode(inputEnd{whole})) })
 	defer pipe.end()
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	stop := context.AfterFunc(ctx, func() { h.send(kindCancel, id, nil) })
+	stop := context.AfterFunc(ctx, func() { h.tell(kindCancel, id, nil) })
 	defer stop()
 	return h.finish(ctx, name, answer, reply, out)
 }
@@ -176,7 +176,9 @@ func copyStream(ctx context.Context, files []int, out io.Writer) error {
 	defer stream.Close() // early, it ends the operation's next write
 	// The operation hears of the context's end by itself; a holder that does
 	// not care must not hold the caller.
-	stop := context.AfterFunc(ctx, func() { stream.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() {
+		stream.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // a pipe of ours has deadlines, until it is closed
+	})
 	defer stop()
 	if out == nil {
 		out = io.Discard
@@ -217,16 +219,17 @@ func (r *opRequest) attach(in io.Reader) (*inputPipe, error) {
 	if in == nil {
 		return nil, nil
 	}
-	head := make([]byte, shortInput+1)
-	n, err := io.ReadFull(in, head)
-	if n <= shortInput && (err == io.EOF || err == io.ErrUnexpectedEOF) {
-		r.Inline = head[:n]
-		return nil, nil
-	}
+	// Not io.ReadFull: its own error for a short input is the one by which an
+	// HTTP body says that it was cut off.
+	head, err := io.ReadAll(io.LimitReader(in, shortInput+1))
 	if err != nil {
 		return nil, fmt.Errorf("read input: %w", err)
 	}
-	r.Inline, r.Piped = head[:n], true
+	if len(head) <= shortInput {
+		r.Inline = head
+		return nil, nil
+	}
+	r.Inline, r.Piped = head, true
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("make input pipe: %w", err)

@@ -152,7 +152,7 @@ func TestA13_ForgedMessagesEndInAnErrorAndLeakNothing(t *testing.T) {
 		"a huge packet":          {answer: raw(make([]byte, 120<<10)), fatal: true},
 		"a kind of ours":         {answer: reply(kindSpawn, "{}"), fine: true},
 		"another's id":           {answer: func(c *blockingConn, f frame) { c.send(kindReply, f.id+1000, []byte("{}"), pipe) }},
-		"id 0":                   {answer: func(c *blockingConn, f frame) { c.send(kindReady, 0, nil, pipe, pipe) }},
+		"id 0":                   {answer: func(c *blockingConn, _ frame) { c.send(kindReady, 0, nil, pipe, pipe) }},
 		"no answer":              {answer: func(*blockingConn, frame) {}},
 		"no JSON":                {answer: reply(kindReply, "{{{", pipe)},
 		"too many answers":       {answer: many(50, reply(kindReply, "{}", pipe, pipe)), fine: true},
@@ -183,8 +183,8 @@ func TestA13_ForgedMessagesEndInAnErrorAndLeakNothing(t *testing.T) {
 					began := time.Now()
 					err := call(ctx, h.Holder)
 					assert.Less(t, time.Since(began), 3*time.Second)
-					if !c.fine && what != "drop pipes" && !(what == "sweep" && err == nil) {
-						assert.Error(t, err)
+					if !c.fine && what != "drop pipes" && (what != "sweep" || err != nil) {
+						require.Error(t, err)
 					}
 					if c.fatal {
 						select {
@@ -209,7 +209,7 @@ func TestA13_ForgedMessagesEndInAnErrorAndLeakNothing(t *testing.T) {
 func TestAHolderThatHangsUpIsKilled(t *testing.T) {
 	h := newHostile(t, func(c *blockingConn, _ frame) { unix.Shutdown(c.fd, unix.SHUT_RDWR) })
 	_, _, err := h.Sweep(t.Context())
-	assert.ErrorIs(t, err, ErrGone)
+	require.ErrorIs(t, err, ErrGone)
 	select {
 	case <-h.gone:
 	case <-time.After(3 * time.Second):
@@ -236,7 +236,7 @@ func TestAHolderThatNeverReadsDoesNotBlockItsCallersForEver(t *testing.T) {
 	for err == nil { // until the socket is full
 		_, err = h.Start(Request{Argv: []string{strings.Repeat("x", 40<<10)}})
 	}
-	assert.ErrorIs(t, err, ErrGone)
+	require.ErrorIs(t, err, ErrGone)
 	assert.Less(t, time.Since(began), 2*sendDeadline)
 	<-gone
 	require.NoError(t, h.Close(t.Context()))

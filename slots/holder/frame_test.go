@@ -69,8 +69,8 @@ func TestAClosedConnectionIsAnEnd(t *testing.T) {
 	agent, holder := pair(t)
 	require.NoError(t, agent.Close())
 	_, err := holder.receive()
-	assert.ErrorIs(t, err, io.EOF)
-	assert.NotErrorIs(t, err, errFrame)
+	require.ErrorIs(t, err, io.EOF)
+	require.NotErrorIs(t, err, errFrame)
 	assert.Error(t, holder.send(kindReply, 1, nil), "and no signal")
 }
 
@@ -160,7 +160,7 @@ func TestMalformedPacketsAreRefusedAndLeakNothing(t *testing.T) {
 		before := descriptors(t)
 		rawSend(t, holder, c.packet, c.files...)
 		_, err := agent.receive()
-		assert.ErrorIs(t, err, errFrame, c.name)
+		require.ErrorIs(t, err, errFrame, c.name)
 		assert.Equal(t, before, descriptors(t), c.name)
 	}
 }
@@ -199,7 +199,7 @@ func FuzzFrame(f *testing.F) {
 				assert.ErrorIs(t, err, errFrame)
 			}
 		}
-		assert.Error(t, refusal(got.body))
+		require.Error(t, refusal(got.body))
 		if reply, err := decode[opReply](got.body); err == nil && reply.Error != nil {
 			assert.Error(t, reply.Error.Typed())
 		}

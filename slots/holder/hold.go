@@ -35,7 +35,7 @@ func (s *server) hold(f frame) {
 		e := asFailure(&stageError{"hold", err})
 		answer = held{Error: &e}
 	}
-	s.conn.send(kindHeld, f.id, encode(answer), files...)
+	s.conn.say(kindHeld, f.id, encode(answer), files...)
 	closeAll(files)
 }
 
@@ -43,8 +43,8 @@ func (s *server) open(r holdRequest) (paths []string, files []int, err error) {
 	out, errs := filepath.Join(s.plan.Run, r.Name+".out"), filepath.Join(s.plan.Run, r.Name+".err")
 	switch r.What {
 	case "drop":
-		os.Remove(out)
-		os.Remove(errs)
+		_ = os.Remove(out) // the slot may have removed them itself
+		_ = os.Remove(errs)
 		return nil, nil, nil
 	case "file":
 		if err := os.MkdirAll(s.plan.Output, 0o755); err != nil {

@@ -71,6 +71,10 @@ func (h *Holder) send(k kind, id uint64, body []byte, files ...int) error {
 	return nil
 }
 
+// tell sends what needs no answer of its own: whoever awaits the request's
+// answer hears of a holder that has ended.
+func (h *Holder) tell(k kind, id uint64, body []byte) { _ = h.send(k, id, body) }
+
 // PID is the holder's process id in the agent's namespace.
 func (h *Holder) PID() int { return h.pid }
 
@@ -83,7 +87,7 @@ func (h *Holder) Kill() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed {
-		kill(h.pidfd)
+		_ = kill(h.pidfd) // it may have ended
 	}
 }
 

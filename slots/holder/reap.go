@@ -65,7 +65,7 @@ func (s *server) reap() {
 }
 
 func (s *server) report(p *process) {
-	s.conn.send(kindExited, p.id, encode(exitReport{
+	s.conn.say(kindExited, p.id, encode(exitReport{
 		Status:  uint32(p.status),
 		SpawnNS: int64(p.spawn),
 		RunNS:   int64(time.Since(p.started)),

@@ -80,7 +80,7 @@ func Main() int {
 	runtime.GOMAXPROCS(1)
 	sealDescriptors()
 	c := newBlockingConn(socketFD)
-	c.send(kindFailed, 0, encode(asFailure(becomeServer(c))))
+	c.say(kindFailed, 0, encode(asFailure(becomeServer(c))))
 	return 1
 }
 
@@ -133,7 +133,7 @@ func ServeMain() int {
 	surviveSignals()
 	s, err := start(c)
 	if err != nil {
-		c.send(kindFailed, 0, encode(asFailure(err)))
+		c.say(kindFailed, 0, encode(asFailure(err)))
 		return 1
 	}
 	s.serve()
@@ -311,7 +311,7 @@ func (s *server) beginOp(f frame) {
 		s.ops <- struct{}{}
 		out := &opOutput{server: s, id: f.id}
 		reply := s.runOp(ctx, request, in, out)
-		out.Close()
+		_ = out.Close() // the agent may have closed its end first
 		<-s.ops
 		s.answerOp(f.id, reply)
 	}()
@@ -331,7 +331,7 @@ func (r opRequest) quick() bool {
 	return false
 }
 
-func (s *server) answerOp(id uint64, reply opReply) { s.conn.send(kindReply, id, encode(reply)) }
+func (s *server) answerOp(id uint64, reply opReply) { s.conn.say(kindReply, id, encode(reply)) }
 
 func (s *server) runOp(ctx context.Context, request opRequest, in io.Reader, out *opOutput) (reply opReply) {
 	op := workspace.Ops()[request.Name]

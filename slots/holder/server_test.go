@@ -51,10 +51,10 @@ func TestPathCacheFindsProgramsAsAShellWould(t *testing.T) {
 	}
 	for _, bad := range []string{"missing", ""} {
 		_, err := cache.lookup(bad, env, false)
-		assert.ErrorIs(t, err, os.ErrNotExist, bad)
+		require.ErrorIs(t, err, os.ErrNotExist, bad)
 	}
 	_, err := cache.lookup("only", nil, true)
-	assert.ErrorIs(t, err, os.ErrNotExist, "no PATH, no program")
+	require.ErrorIs(t, err, os.ErrNotExist, "no PATH, no program")
 	got, err := cache.lookup("both", []string{"PATH=" + second}, true)
 	require.NoError(t, err)
 	assert.Equal(t, second+"/both", got, "a command's own PATH is looked up anew")
@@ -113,7 +113,7 @@ func TestAnEndedProcessHasNothingBelowIt(t *testing.T) {
 	require.NoError(t, cmd.Run())
 	s := &server{}
 	all, err := s.descend(cmd.Process.Pid, nil)
-	assert.NoError(t, err, "an error would have everything killed")
+	require.NoError(t, err, "an error would have everything killed")
 	assert.Empty(t, all)
 	assert.Zero(t, s.startTime(cmd.Process.Pid))
 	assert.Zero(t, s.startTime(1<<30))
@@ -152,7 +152,7 @@ func TestASweepUnderAProcessSparesWhatWasThereAndItsChildren(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, started, 3)
 	started, err = s.startedUnder(2)
-	assert.NoError(t, err)
+	require.NoError(t, err)
 	assert.Empty(t, started)
 	s.markUnder(2)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -200,12 +201,7 @@ func dropBounding(p *Plan) error {
 }
 
 func keepsCap(p *Plan, c int) bool {
-	for _, k := range p.IDs.Caps {
-		if k == c {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(p.IDs.Caps, c)
 }
 
 func setIDs(p *Plan) error {

@@ -50,7 +50,7 @@ func (s *server) spawn(f frame) {
 }
 
 func (s *server) refuse(id uint64, err error) {
-	s.conn.send(kindRefused, id, encode(asFailure(err)))
+	s.conn.say(kindRefused, id, encode(asFailure(err)))
 }
 
 // prepare turns a request into the arguments of fork and exec.
@@ -121,7 +121,7 @@ func (s *server) keepScript(f frame, request *spawnRequest) ([]int, error) {
 	text := os.NewFile(uintptr(f.files[last]), "script")
 	defer text.Close()
 	path := filepath.Join(s.plan.Run, fmt.Sprintf("script-%d", f.id))
-	os.Remove(path) // of an earlier holder on the same files
+	_ = os.Remove(path) // of an earlier holder on the same files
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return f.files[:last], err

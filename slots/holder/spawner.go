@@ -48,7 +48,6 @@ type Spawner struct {
 	next    uint64
 	waiting map[uint64]chan frame
 	gone    map[uint64]chan struct{}
-	err     error
 }
 
 // SpawnerConfig says how to start a spawner.
@@ -106,7 +105,7 @@ func (s *Spawner) PID() int { return s.cmd.Process.Pid }
 // Close lets go of the spawner, which ends all holders, and waits for it.
 func (s *Spawner) Close() error {
 	s.conn.Close()
-	timer := time.AfterFunc(startDeadline, func() { s.cmd.Process.Kill() })
+	timer := time.AfterFunc(startDeadline, func() { _ = s.cmd.Process.Kill() })
 	defer timer.Stop()
 	err := s.cmd.Wait()
 	<-s.done

@@ -39,7 +39,7 @@ func SpawnerMain() int {
 	surviveSignals() // it ends with its connection, when the agent has drained
 	s := &spawnerServer{conn: newBlockingConn(socketFD), holders: map[int]uint64{}, made: make(chan struct{}, 1)}
 	if err := s.setUp(); err != nil {
-		s.conn.send(kindFailed, 0, encode(asFailure(err)))
+		s.conn.say(kindFailed, 0, encode(asFailure(err)))
 		return 1
 	}
 	go s.reap()
@@ -104,10 +104,10 @@ func (s *spawnerServer) make(f frame) {
 	defer closeAll(f.files)
 	pid, pidfd, err := s.clone(f)
 	if err != nil {
-		s.conn.send(kindRefused, f.id, encode(asFailure(err)))
+		s.conn.say(kindRefused, f.id, encode(asFailure(err)))
 		return
 	}
-	s.conn.send(kindReady, f.id, []byte(strconv.Itoa(pid)), pidfd)
+	s.conn.say(kindReady, f.id, []byte(strconv.Itoa(pid)), pidfd)
 	unix.Close(pidfd)
 	select {
 	case s.made <- struct{}{}:
@@ -237,7 +237,7 @@ func (s *spawnerServer) reap() {
 		// death can hand us more, so every one is followed by a look.
 		s.killOrphans()
 		if isHolder && id != sweepMate {
-			s.conn.send(kindGone, id, []byte(strconv.Itoa(int(status))))
+			s.conn.say(kindGone, id, []byte(strconv.Itoa(int(status))))
 		}
 	}
 }
@@ -267,7 +267,7 @@ func (s *spawnerServer) answerSweep(f frame) {
 	closeAll(f.files)
 	request, err := decode[sweepRequest](f.body)
 	if err != nil {
-		s.conn.send(kindSwept, f.id, encode(sweepReport{Left: -1}))
+		s.conn.say(kindSwept, f.id, encode(sweepReport{Left: -1}))
 		return
 	}
 	var left int
@@ -284,7 +284,7 @@ func (s *spawnerServer) answerSweep(f frame) {
 		}
 		<-time.After(sweepPause)
 	}
-	s.conn.send(kindSwept, f.id, encode(sweepReport{Left: left}))
+	s.conn.say(kindSwept, f.id, encode(sweepReport{Left: left}))
 }
 
 // killUID kills all that runs as the uid, from a process that runs as it too:

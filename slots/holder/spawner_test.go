@@ -104,7 +104,7 @@ func TestWaitEndsWithItsContextAndCanBeTakenUpAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, cause)
 	defer cancel()
 	_, err := p.Wait(ctx)
-	assert.ErrorIs(t, err, cause)
+	require.ErrorIs(t, err, cause)
 	exit, err := p.Wait(t.Context())
 	require.NoError(t, err)
 	assert.Zero(t, exit.Status.ExitStatus())
@@ -125,7 +125,7 @@ func TestSweepsSpareWhatIsKept(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = kept.Wait(ctx)
-	assert.Error(t, err, "it runs on")
+	require.Error(t, err, "it runs on")
 	killed, left, err := kept.SweepAlso(t.Context())
 	require.NoError(t, err)
 	assert.Zero(t, left)
@@ -142,11 +142,11 @@ func TestAKilledHolderEndsItsCallsAndItsProcesses(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, unix.Kill(h.PID(), unix.SIGKILL))
 	_, err = p.Wait(t.Context())
-	assert.ErrorIs(t, err, holder.ErrGone)
+	require.ErrorIs(t, err, holder.ErrGone)
 	<-h.Done()
 	_, err = h.Start(holder.Request{Argv: []string{"true"}})
-	assert.ErrorIs(t, err, holder.ErrGone)
-	assert.ErrorIs(t, h.Do(t.Context(), "stat", map[string]string{"path": "."}, nil, nil, nil), holder.ErrGone)
+	require.ErrorIs(t, err, holder.ErrGone)
+	require.ErrorIs(t, h.Do(t.Context(), "stat", map[string]string{"path": "."}, nil, nil, nil), holder.ErrGone)
 	left, err := s.Sweep(t.Context(), 0)
 	require.NoError(t, err)
 	assert.Zero(t, left)
@@ -181,13 +181,13 @@ func TestAStartThatFailsNamesItsStageAndLeaksNothing(t *testing.T) {
 	refused := errors.New("no cgroup today")
 	for range 5 {
 		_, err := s.Spawn(t.Context(), good, func(int) error { return refused })
-		assert.ErrorIs(t, err, refused)
+		require.ErrorIs(t, err, refused)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 5 {
 		_, err := s.Spawn(ended, good, nil)
-		assert.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, context.Canceled)
 	}
 	for range 300 {
 		if open() <= fds && runtime.NumGoroutine() <= goroutines {
@@ -213,19 +213,19 @@ func TestAHolderEndsWithItsConnectionAndASpawnerWithItsOwn(t *testing.T) {
 	assert.Less(t, time.Since(began), 2*time.Second)
 	<-s.Done()
 	_, err = p.Wait(t.Context())
-	assert.ErrorIs(t, err, holder.ErrGone)
+	require.ErrorIs(t, err, holder.ErrGone)
 	require.NoError(t, h.Close(t.Context()))
-	assert.Error(t, unix.Kill(h.PID(), 0))
+	require.Error(t, unix.Kill(h.PID(), 0))
 	out.SetReadDeadline(time.Now().Add(2 * time.Second))
 	_, err = io.ReadAll(out)
-	assert.NoError(t, err, "every process is gone")
+	require.NoError(t, err, "every process is gone")
 	_, err = s.Spawn(t.Context(), plain(t), nil)
 	assert.Error(t, err)
 }
 
 func TestASpawnerThatCannotStartSaysSo(t *testing.T) {
 	_, err := holder.StartSpawner(t.Context(), holder.SpawnerConfig{Exe: "/no/such/program"})
-	assert.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorIs(t, err, os.ErrNotExist)
 	_, err = holder.StartSpawner(t.Context(), holder.SpawnerConfig{Exe: "/bin/true"})
 	assert.Error(t, err, "a program that is no agent")
 }
@@ -246,7 +246,7 @@ func TestPassedFilesAreNamedOnce(t *testing.T) {
 	defer f.Close()
 	assert.True(t, strings.HasSuffix(path, "/run/output/spill"))
 	_, _, err = h.OpenFile(t.Context(), "spill")
-	assert.Error(t, err)
+	require.Error(t, err)
 	pipes, err := h.OpenPipes(t.Context(), "p")
 	require.NoError(t, err)
 	for _, p := range pipes {

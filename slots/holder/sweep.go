@@ -25,7 +25,7 @@ const (
 func (s *server) answerSweep(f frame) {
 	request, err := decode[sweepRequest](f.body)
 	if err != nil {
-		s.conn.send(kindSwept, f.id, encode(sweepReport{}))
+		s.conn.say(kindSwept, f.id, encode(sweepReport{}))
 		return
 	}
 	if request.Drop != 0 {
@@ -37,7 +37,7 @@ func (s *server) answerSweep(f frame) {
 	} else {
 		r = s.sweep(s.unkept)
 	}
-	s.conn.send(kindSwept, f.id, encode(r))
+	s.conn.say(kindSwept, f.id, encode(r))
 }
 
 // sweep kills what targets names until it names nothing, or the deadline
@@ -60,7 +60,7 @@ func (s *server) sweep(targets func() ([]int, error)) sweepReport {
 		}
 		// Not a timer: this thread has nothing else to do, and waking it by
 		// another costs more than the wait.
-		unix.Nanosleep(&unix.Timespec{Nsec: int64(pause)}, nil)
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(pause)}, nil) // a signal only wakes it early
 	}
 }
 

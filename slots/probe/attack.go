@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"strconv"
@@ -108,9 +109,7 @@ func AttackMain(stdin io.Reader, stdout io.Writer) int {
 // made in a namespace of the slot's own.
 func Judge(claimed slots.Axes, results []Result, privateIPC bool) (slots.Axes, []string) {
 	axes := slots.Axes{}
-	for a, v := range claimed {
-		axes[a] = v
-	}
+	maps.Copy(axes, claimed)
 	var weak []string
 	open := map[string]bool{}
 	for _, r := range results {
@@ -173,7 +172,7 @@ func trace(t Targets, pid int) error {
 	}
 	err := unix.PtraceSeize(pid)
 	if err == nil {
-		unix.PtraceDetach(pid)
+		_ = unix.PtraceDetach(pid) // our own end lets go as well
 	}
 	return err
 }
@@ -191,7 +190,9 @@ func talk(address string) error {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(time.Second))
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return fmt.Errorf("no answer: %w", err)
+	}
 	if _, err := c.Write([]byte("GET /livez HTTP/1.0\r\n\r\n")); err != nil {
 		return err
 	}

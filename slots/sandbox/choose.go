@@ -134,7 +134,7 @@ func (h *Host) targets(victim *instance) (t probe.Targets, done func(), err erro
 	if err != nil {
 		return t, nil, fmt.Errorf("prepare attack: %w", err)
 	}
-	return t, func() { listener.Close(); os.Remove(t.AgentFile) }, nil
+	return t, func() { _, _ = listener.Close(), os.Remove(t.AgentFile) }, nil
 }
 
 const attackDeadline = 5 * time.Second

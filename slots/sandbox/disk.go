@@ -26,7 +26,7 @@ func (i *instance) watchDisk(ctx context.Context) (_ context.Context, stop func(
 	go func() {
 		defer close(done)
 		var firstBytes, firstFiles int64 = -1, -1
-		for pause := diskPause; ; {
+		for {
 			began := time.Now()
 			bytes, files, err := workspace.Usage(ctx, i.dir())
 			if err == nil && firstBytes < 0 {
@@ -36,7 +36,7 @@ func (i *instance) watchDisk(ctx context.Context) (_ context.Context, stop func(
 				cancel(ErrDiskLimited)
 				return
 			}
-			pause = max(diskPause, 10*time.Since(began))
+			pause := max(diskPause, 10*time.Since(began))
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():

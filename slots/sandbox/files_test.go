@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"os"
@@ -64,7 +65,7 @@ func fileSizes(t *testing.T, x fixture) {
 		write(t, x, "f", text)
 		got, err := read(t, x, "f")
 		require.NoError(t, err)
-		assert.True(t, got == text, "%d bytes came back as %d", size, len(got))
+		assert.Equal(t, sha256.Sum256([]byte(text)), sha256.Sum256([]byte(got)), "%d bytes came back as %d", size, len(got))
 	}
 	output(t, x.s, "touch a-rather-long-name-that-fills-a-reply-{0..799}")
 	var reply workspace.ListReply
@@ -86,7 +87,7 @@ func fileErrors(t *testing.T, x fixture) {
 		require.ErrorAs(t, err, &typed)
 		assert.Equal(t, path, typed.Path)
 	}
-	assert.Error(t, x.s.Do(t.Context(), "no-such-operation", nil, nil, nil, nil))
+	require.Error(t, x.s.Do(t.Context(), "no-such-operation", nil, nil, nil, nil))
 	assert.Error(t, x.s.Do(t.Context(), "read", func() {}, nil, nil, nil), "arguments that are no JSON")
 }
 
@@ -132,7 +133,7 @@ func fileOutputRefused(t *testing.T, x fixture) {
 	output(t, x.s, "head -c 20000000 /dev/zero > big")
 	began := time.Now()
 	err := x.s.Do(t.Context(), "read", workspace.ReadArgs{Path: "big", Length: -1}, nil, nil, refusing{})
-	assert.ErrorContains(t, err, "client went away")
+	require.ErrorContains(t, err, "client went away")
 	assert.Less(t, time.Since(began), 2*time.Second)
 	output(t, x.s, "true")
 }

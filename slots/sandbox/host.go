@@ -101,8 +101,8 @@ type Host struct {
 	uids     uidPool
 	next     int
 	closed   bool
-	disposal sync.WaitGroup // trash being emptied, spares being made
-	ctx      context.Context
+	disposal sync.WaitGroup  // trash being emptied, spares being made
+	ctx      context.Context //nolint:containedctx // the host's own lifetime, for work that Close waits for
 	stop     context.CancelFunc
 }
 
@@ -115,7 +115,6 @@ func Open(ctx context.Context, c Config) (*Host, error) {
 		return nil, err
 	}
 	h := &Host{config: c, facts: probe.Take(), layout: layout{c.DataDir}}
-	//nolint:containedctx // the host's own lifetime, for work that Close waits for
 	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	h.uids.first, h.uids.width = c.FirstUID, 1
 	if c.PrivateRoot {

@@ -97,7 +97,7 @@ func (l layout) emptyTrash(ctx context.Context) {
 // point makes the slot's link name the instance, atomically.
 func (l layout) point(slot, instance string) error {
 	next := l.path("slots", "."+slot)
-	os.Remove(next)
+	_ = os.Remove(next) // of an agent that ended in between
 	if err := os.Symlink(filepath.Join("..", "live", instance), next); err != nil {
 		return fmt.Errorf("link slot to its files: %w", err)
 	}
@@ -112,7 +112,7 @@ func (l layout) point(slot, instance string) error {
 func (l layout) provideAgent(exe string) error {
 	at := l.path("view", "agent")
 	next := at + ".next"
-	os.Remove(next)
+	_ = os.Remove(next) // as above
 	st, err := os.Stat(exe)
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"berth/slots"
@@ -76,6 +75,6 @@ func TestAtEveryLevelAsAnOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	cmd := reexec(t, nobody, nil, "-test.run=^TestAtEveryLevel$", "-test.v", "-test.timeout=90s")
 	out, err := cmd.CombinedOutput()
-	assert.NoError(t, err, "%s", out)
+	require.NoError(t, err, "%s", out)
 	t.Logf("%s", firstLines(string(out), 60))
 }

@@ -51,7 +51,7 @@ func holderKilled(t *testing.T, x fixture) {
 	for range 4 { // all of them wait for one replacement
 		calls.Go(func() {
 			text, err := read(t, x, "file")
-			assert.NoError(t, err)
+			assert.NoError(t, err) //nolint:testifylint // not in a goroutine
 			assert.Equal(t, "kept\n", text)
 		})
 	}
@@ -132,18 +132,18 @@ func TestASpawnerThatDiesIsReplacedOnceForAll(t *testing.T) {
 				calls.Go(func() {
 					assert.Equal(t, "kept\n", output(t, s, "cat file"))
 					ended := s.HolderEnded()
-					assert.NoError(t, unix.Kill(s.HolderPID(), unix.SIGKILL))
+					assert.NoError(t, unix.Kill(s.HolderPID(), unix.SIGKILL)) //nolint:testifylint // not in a goroutine
 					<-ended
 					_, _, _, err := try(s, script("cat file"), 10*time.Second)
 					if l != slots.LevelLandlock {
-						assert.NoError(t, err)
+						assert.NoError(t, err) //nolint:testifylint // not in a goroutine
 						reset(t, s)
 						return
 					}
 					// Nothing tells the slot's processes from others any more.
 					assert.Equal(t, slots.KindUnavailable, kindOf(t, err))
 					receipt, err := s.Reset(t.Context())
-					assert.NoError(t, err)
+					assert.NoError(t, err) //nolint:testifylint // not in a goroutine
 					assert.False(t, receipt.Clean)
 				})
 			}
@@ -260,7 +260,7 @@ func TestClosingLeavesNothingBehind(t *testing.T) {
 			_, _, _, err = try(s, script("true"), time.Second)
 			assert.Equal(t, slots.KindSlotLost, kindOf(t, err))
 			_, err = s.Reset(t.Context())
-			assert.Error(t, err)
+			require.Error(t, err)
 			require.NoError(t, h.Close())
 			require.NoError(t, h.Close())
 			requireGone(t, m)
@@ -271,7 +271,7 @@ func TestClosingLeavesNothingBehind(t *testing.T) {
 			require.NoError(t, err)
 			assert.NotContains(t, string(mounts), c.DataDir)
 			_, err = h.NewSandbox(t.Context(), "slot_1", 0)
-			assert.Error(t, err)
+			require.Error(t, err)
 			left, _ := exec.Command("find", "/sys/fs/cgroup", "-maxdepth", "6", "-type", "d", "-name", fmt.Sprintf("slot-%d-*", os.Getpid())).Output()
 			assert.Empty(t, string(left))
 		})

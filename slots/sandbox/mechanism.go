@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -178,18 +179,19 @@ type UnmetError struct {
 // Error names every axis with what was wanted and got, then what was tried
 // and how to mend it.
 func (e *UnmetError) Error() string {
-	text := fmt.Sprintf("isolation %s is required, this machine gives %s", e.Required, e.Got.Level)
+	var text strings.Builder
+	fmt.Fprintf(&text, "isolation %s is required, this machine gives %s", e.Required, e.Got.Level)
 	for _, s := range e.Shortfall {
-		text += fmt.Sprintf("; axis %s: wanted %s, got %s", s.Axis, s.Wanted, s.Got)
+		fmt.Fprintf(&text, "; axis %s: wanted %s, got %s", s.Axis, s.Wanted, s.Got)
 	}
 	for _, a := range e.Attempts {
 		if a.Error == "" {
 			continue
 		}
-		text += fmt.Sprintf("; tried %s: %s", a.Mechanism, a.Error)
+		fmt.Fprintf(&text, "; tried %s: %s", a.Mechanism, a.Error)
 		if a.Mend != "" {
-			text += fmt.Sprintf(" (mend: %s)", a.Mend)
+			fmt.Fprintf(&text, " (mend: %s)", a.Mend)
 		}
 	}
-	return text
+	return text.String()
 }

@@ -58,7 +58,7 @@ chown 33:33 /etc/berth-mark; stat -c %u:%g /etc/berth-mark; stat -c %u /etc/pass
 func TestAPrivateRootHidesWhatOnlyTheContainersRootMayRead(t *testing.T) {
 	h := openPrivate(t)
 	s := openSlot(t, h, "slot_0")
-	dir, err := os.MkdirTemp("/root", "berth-test-")
+	dir, err := os.MkdirTemp("/root", "berth-test-") //nolint:usetesting // it must lie below /root
 	if err != nil {
 		need.Facility(t, "root", err)
 	}

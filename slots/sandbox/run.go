@@ -46,6 +46,11 @@ func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
 		return slots.Exit{}, i.translate(err)
 	}
 	exit, err := i.await(ctx, p, streams)
+	if errors.Is(err, holder.ErrGone) && i.oomed() {
+		// Among many small processes the holder was the largest. The command
+		// ended with it, and that is the command's doing.
+		return slots.Exit{Outcome: slots.OutcomeOOMKilled, Code: 128 + int(unix.SIGKILL), Signal: "SIGKILL", OOMKilled: true}, nil
+	}
 	if err != nil {
 		return slots.Exit{}, i.translate(err)
 	}
@@ -115,7 +120,7 @@ func (i *instance) settle(ctx context.Context, alone bool, s *streams) (killed i
 	if !alone {
 		sweep, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
 		defer cancel()
-		killed, _, _ = i.holder.Sweep(sweep) //nolint:errcheck // a holder that has ended took them along
+		killed, _, _ = i.holder.Sweep(sweep) // a holder that has ended took them along
 		s.finish(drain)
 	}
 	return killed
@@ -248,7 +253,7 @@ func (s *streams) begin(write int, in io.Reader) {
 		text, err := io.ReadAll(in)
 		n := 0
 		if err == nil && len(text) > 0 {
-			n, _ = unix.Write(write, text) //nolint:errcheck // what did not go in is fed below
+			n, _ = unix.Write(write, text) // what did not go in is fed below
 		}
 		if n = max(n, 0); err != nil || n == len(text) {
 			unix.Close(write)
@@ -269,7 +274,9 @@ const pipeSize = 64 << 10
 
 // awaitStatus waits for the report of a command that stays.
 func (s *streams) awaitStatus(ctx context.Context) (holder.Exit, bool) {
-	stop := context.AfterFunc(ctx, func() { s.status.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() {
+		s.status.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // of our own pipe
+	})
 	defer stop()
 	began := time.Now()
 	var b [4]byte
@@ -321,7 +328,7 @@ type pump struct {
 var pumpBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
 func startPump(fd int, to io.Writer) *pump {
-	unix.SetNonblock(fd, true)
+	unix.SetNonblock(fd, true) //nolint:errcheck // of our own pipe
 	p := &pump{file: os.NewFile(uintptr(fd), "output"), done: make(chan struct{}), to: to}
 	go p.run()
 	return p

@@ -115,7 +115,7 @@ func exactInput(t *testing.T, x fixture) {
 		out, _, _ := run(t, x.s, c)
 		assert.Equal(t, fmt.Sprintf("%x  -\n", sha256.Sum256(text)), out)
 	}
-	assert.Equal(t, "", output(t, x.s, "cat"), "no input is an empty one")
+	assert.Empty(t, output(t, x.s, "cat"), "no input is an empty one")
 }
 
 func brokenPrograms(t *testing.T, x fixture) {
@@ -125,15 +125,19 @@ func brokenPrograms(t *testing.T, x fixture) {
 		kind    slots.Kind
 	}{
 		{"no-such-program", slots.KindNotFound},
-		{"./missing", slots.KindBadRequest}, {"./dir", slots.KindBadRequest}, {"./plain", slots.KindBadRequest},
-		{"./elf", slots.KindBadRequest}, {"./bang", slots.KindBadRequest}, {"", slots.KindNotFound},
+		{"./missing", slots.KindBadRequest},
+		{"./dir", slots.KindBadRequest},
+		{"./plain", slots.KindBadRequest},
+		{"./elf", slots.KindBadRequest},
+		{"./bang", slots.KindBadRequest},
+		{"", slots.KindNotFound},
 	} {
 		_, _, _, err := try(x.s, sandbox.Command{Argv: []string{c.program}}, 5*time.Second)
 		assert.Equal(t, c.kind, kindOf(t, err), "%q: %v", c.program, err)
 		assert.Equal(t, slots.ExecutedNever, slots.AsError(err).Executed, "%q", c.program)
 	}
 	_, _, _, err := try(x.s, sandbox.Command{}, 5*time.Second)
-	assert.Error(t, err)
+	require.Error(t, err)
 	_, _, _, err = try(x.s, sandbox.Command{Argv: []string{"echo", strings.Repeat("x", 140<<10)}}, 5*time.Second)
 	assert.Equal(t, slots.KindBadRequest, kindOf(t, err), "F18: too large for one argument")
 	output(t, x.s, "true")
@@ -190,9 +194,9 @@ func endedContext(t *testing.T, x fixture) {
 	for _, err := range []error{runErr, doErr, shellErr} {
 		assert.Equal(t, slots.KindInterrupted, kindOf(t, err))
 		assert.Equal(t, slots.ExecutedNever, slots.AsError(err).Executed)
-		assert.ErrorIs(t, err, cause)
+		require.ErrorIs(t, err, cause)
 	}
-	assert.Equal(t, "", output(t, x.s, "ls"))
+	assert.Empty(t, output(t, x.s, "ls"))
 }
 
 func usage(t *testing.T, x fixture) {

@@ -59,9 +59,9 @@ func (s *Sandbox) makeSpare(pause time.Duration) {
 	ready, needed := make(chan *instance, 1), make(chan bool, 1)
 	s.mu.Lock()
 	s.spare = ready
-	s.spareNeeded = func(make bool) {
+	s.spareNeeded = func(wanted bool) {
 		select {
-		case needed <- make:
+		case needed <- wanted:
 		default: // said before
 		}
 	}
@@ -196,7 +196,7 @@ func (s *Sandbox) Run(ctx context.Context, c Command) (slots.Exit, error) {
 
 // Do runs a file operation of package workspace as the slot, by name. Errors
 // are *slots.Error.
-func (s *Sandbox) Do(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) error {
+func (s *Sandbox) Do(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) error { //nolint:revive // an operation has this many sides
 	if ctx.Err() != nil {
 		return slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
 	}

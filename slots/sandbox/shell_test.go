@@ -42,7 +42,7 @@ func said(t testing.TB, x fixture, text string) string {
 }
 
 func shellSemantics(t *testing.T, x fixture) {
-	const any = -2
+	const anyFailure = -2
 	for _, c := range []struct {
 		text      string
 		out       string
@@ -62,7 +62,8 @@ func shellSemantics(t *testing.T, x fixture) {
 		{text: `echo "unterminated`, errs: "unexpected EOF", code: 2},
 		{text: "(", errs: "syntax error", code: 2},
 		{text: "if true; then", errs: "syntax error", code: 2},
-		{text: "# nothing but a comment"}, {text: " \n\t "},
+		{text: "# nothing but a comment"},
+		{text: " \n\t "},
 		{text: "echo a # comment\necho b", out: "a\nb\n"},
 		{text: "echo one; \\\necho two", out: "one\ntwo\n"},
 		{text: "printf 'no newline'", out: "no newline"},
@@ -76,7 +77,7 @@ func shellSemantics(t *testing.T, x fixture) {
 		{text: "echo $x ${l[1]}", out: "5 2 3\n"},
 		{text: "set -e; false; echo not reached", code: 1, restarted: true},
 		{text: "false; echo reached $x", out: "reached 5\n"},
-		{text: "set -u; echo $nope", errs: "unbound", code: any, restarted: true},
+		{text: "set -u; echo $nope", errs: "unbound", code: anyFailure, restarted: true},
 		{text: "set +u; echo -$nope- $x", out: "-- 5\n"},
 		{text: "trap 'echo caught' USR1; kill -USR1 $BASHPID", out: "caught\n"},
 		{text: "exec true", restarted: true},
@@ -86,7 +87,7 @@ func shellSemantics(t *testing.T, x fixture) {
 		{text: "exec sh -c 'sleep 0.1; echo other; exit 8'", out: "other\n", code: 8, restarted: true},
 		{text: "x=6; kill -9 $$", code: 137, restarted: true},
 		{text: "echo -$x-", out: "--\n"},
-		{text: "kill -TERM $$; echo alive?", code: any, restarted: true},
+		{text: "kill -TERM $$; echo alive?", code: anyFailure, restarted: true},
 		{text: "echo fine", out: "fine\n"},
 	} {
 		out, errs, exit, state := shell(t, x, c.text, 10*time.Second)
@@ -95,7 +96,7 @@ func shellSemantics(t *testing.T, x fixture) {
 			assert.Empty(t, errs, "%q", c.text)
 		}
 		assert.Contains(t, errs, c.errs, "%q", c.text)
-		if c.code == any {
+		if c.code == anyFailure {
 			assert.NotZero(t, exit.Code, "%q", c.text)
 		} else {
 			assert.Equal(t, c.code, exit.Code, "%q", c.text)

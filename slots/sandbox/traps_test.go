@@ -38,7 +38,7 @@ func TestTrapB_AFullPidsLimitDoesNotEndTheHolder(t *testing.T) {
 			var bomb sync.WaitGroup
 			bomb.Go(func() {
 				_, _, exit, err := try(s, script("b() { b | b & sleep 100; }; b; while :; do sleep 100 & done 2>/dev/null"), 1500*time.Millisecond)
-				assert.NoError(t, err)
+				assert.NoError(t, err) //nolint:testifylint // not in a goroutine
 				assert.Equal(t, slots.OutcomeTimedOut, exit.Outcome)
 			})
 			time.Sleep(300 * time.Millisecond)
@@ -50,7 +50,7 @@ func TestTrapB_AFullPidsLimitDoesNotEndTheHolder(t *testing.T) {
 				})
 			}
 			calls.Wait()
-			assert.NoError(t, s.Do(t.Context(), "stat", map[string]string{"path": "."}, nil, nil, nil))
+			assert.NoError(t, s.Do(t.Context(), "stat", map[string]string{"path": "."}, nil, nil, nil)) //nolint:testifylint // the bomb is to be waited for
 			bomb.Wait()
 			assert.Equal(t, "swept\n", output(t, s, "echo swept"))
 			assert.Equal(t, holder, s.HolderPID(), "it is still the same")

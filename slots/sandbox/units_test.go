@@ -61,9 +61,15 @@ func TestRefusedAttemptsSayHowToMendThem(t *testing.T) {
 		errno unix.Errno
 		want  string
 	}{
-		{"clone", unix.EPERM, "seccomp="}, {"clone", unix.ENOSPC, "max_user_namespaces"}, {"clone", unix.EUSERS, "max_user_namespaces"},
-		{"root", unix.EACCES, "apparmor="}, {"root", unix.EPERM, "masks /proc"}, {"ids", unix.EPERM, "CAP_SETUID"},
-		{"groups", unix.EPERM, "CAP_SETGID"}, {"landlock", unix.ENOSYS, "5.13"}, {"seccomp", unix.EINVAL, "seccomp filters"},
+		{"clone", unix.EPERM, "seccomp="},
+		{"clone", unix.ENOSPC, "max_user_namespaces"},
+		{"clone", unix.EUSERS, "max_user_namespaces"},
+		{"root", unix.EACCES, "apparmor="},
+		{"root", unix.EPERM, "masks /proc"},
+		{"ids", unix.EPERM, "CAP_SETUID"},
+		{"groups", unix.EPERM, "CAP_SETGID"},
+		{"landlock", unix.ENOSYS, "5.13"},
+		{"seccomp", unix.EINVAL, "seccomp filters"},
 		{"elsewhere", unix.EIO, ""},
 	} {
 		a := refused(mechanism{name: "m"}, fmt.Errorf("x: %w", &holder.StageError{Stage: c.stage, Errno: int(c.errno), Text: "t"}))
@@ -85,7 +91,7 @@ func TestUIDsRunOut(t *testing.T) {
 		require.Equal(t, 5000+n, uid)
 	}
 	_, err := p.take()
-	assert.Error(t, err, "and none beyond the range is handed out")
+	require.Error(t, err, "and none beyond the range is handed out")
 	p.give(5007)
 	p.give(4999)
 	p.give(5000 + maxUIDs)
@@ -113,7 +119,7 @@ func TestIPCTablesAreReadByTheirColumns(t *testing.T) {
 		assert.Equal(t, c.want, ids, "%q", c.text)
 	}
 	ids, err := ipcOwned(table+"-missing", 61001)
-	assert.NoError(t, err, "a kernel without them")
+	require.NoError(t, err, "a kernel without them")
 	assert.Empty(t, ids)
 }
 

@@ -66,8 +66,12 @@ var tuning = []struct {
 	call string
 	arg  int
 }{
-	{"setpriority", 1}, {"ioprio_set", 1},
-	{"sched_setaffinity", 0}, {"sched_setscheduler", 0}, {"sched_setparam", 0}, {"sched_setattr", 0},
+	{"setpriority", 1},
+	{"ioprio_set", 1},
+	{"sched_setaffinity", 0},
+	{"sched_setscheduler", 0},
+	{"sched_setparam", 0},
+	{"sched_setattr", 0},
 }
 
 // cloneNamespaces are the flags with which clone makes a namespace. CLONE_NEWTIME

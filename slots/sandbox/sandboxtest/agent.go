@@ -25,7 +25,7 @@ func Agent(t testing.TB) string {
 		if agent.path = os.Getenv("BERTH_AGENT"); agent.path != "" {
 			return
 		}
-		dir, err := os.MkdirTemp("", "berth-agent-")
+		dir, err := os.MkdirTemp("", "berth-agent-") //nolint:usetesting // it serves every test of the process
 		if err != nil {
 			agent.err = err
 			return
@@ -51,7 +51,7 @@ func Agent(t testing.TB) string {
 // through, which t.TempDir is not.
 func DataDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "berth-test-")
+	dir, err := os.MkdirTemp("", "berth-test-") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,8 +59,8 @@ func DataDir(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		rm := exec.Command("rm", "-rf", "--one-file-system", dir)
-		rm.Run()
+		rm := exec.Command("rm", "-rf", "--one-file-system", dir) //nolint:noctx // the test's context has ended by then
+		_ = rm.Run()                                              // best effort
 	})
 	return dir
 }
