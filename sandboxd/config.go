@@ -113,6 +113,9 @@ func defaultDirectory(environ []string) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("berth-%d", os.Geteuid()))
 }
 
+// leastAddressSpace is what a holder, a Go program, starts in with certainty.
+const leastAddressSpace = 2 << 30
+
 // check refuses what no single setting can see.
 func (c *Config) check() error {
 	host, _, err := net.SplitHostPort(c.Listen)
@@ -124,6 +127,9 @@ func (c *Config) check() error {
 	}
 	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
 		return fmt.Errorf("data-dir: %w", err)
+	}
+	if c.Limits.AddressBytes > 0 && c.Limits.AddressBytes < leastAddressSpace {
+		return fmt.Errorf("address-space: want 0 or at least %d: the slot's own holder takes more than half of that", int64(leastAddressSpace))
 	}
 	if c.DefaultTimeout > c.MaxTimeout {
 		c.DefaultTimeout = c.MaxTimeout

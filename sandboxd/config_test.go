@@ -95,6 +95,7 @@ func TestParseRefusesWhatCannotBe(t *testing.T) {
 		{[]string{"--keep", "NaN"}, nil, "duration"},
 		{[]string{"--keep", "Inf"}, nil, "duration"},
 		{[]string{"--keep", "1e300"}, nil, "duration"},
+		{[]string{"--address-space", "1GiB"}, nil, "address-space: want 0 or at least 2147483648"},
 		{[]string{"--memory", "-1"}, nil, "size"},
 		{[]string{"--memory", "1XB"}, nil, "size"},
 		{[]string{"--memory", "9999999T"}, nil, "size"},

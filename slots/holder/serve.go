@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/signal"
 	"runtime"
@@ -78,7 +77,7 @@ type process struct {
 func Main() int {
 	runtime.LockOSThread()
 	runtime.GOMAXPROCS(1)
-	sealDescriptors()
+	SealDescriptors()
 	c := newBlockingConn(socketFD)
 	c.say(kindFailed, 0, encode(asFailure(becomeServer(c))))
 	return 1
@@ -128,7 +127,7 @@ func ServeMain() int {
 	// close to what is in use: holders are many.
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(25)
-	sealDescriptors()
+	SealDescriptors()
 	c := newBlockingConn(socketFD)
 	surviveSignals()
 	s, err := start(c)
@@ -147,17 +146,6 @@ func surviveSignals() {
 	signal.Notify(make(chan os.Signal, 1),
 		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV,
 		unix.SIGTERM, unix.SIGSTKFLT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGSYS, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
-}
-
-// sealDescriptors has exec close every descriptor but the first three, those
-// too that the agent itself was started with and knows nothing of.
-func sealDescriptors() {
-	if err := unix.CloseRange(socketFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err == nil {
-		return
-	}
-	for fd := socketFD; fd < 1024; fd++ { // before Linux 5.11
-		unix.CloseOnExec(fd)
-	}
 }
 
 func start(c *blockingConn) (*server, error) {
@@ -186,32 +174,12 @@ func start(c *blockingConn) (*server, error) {
 	if s.tree, err = workspace.Open(plan.Workspace, workspaceAlias); err != nil {
 		return nil, &stageError{"open workspace", err}
 	}
-	makeThreads(plan.Threads)
+	MakeThreads(plan.Threads)
 	// Polling tells of a child's end; Go's handler would only interrupt it.
 	if err := ignoreChildSignal(); err != nil {
 		return nil, &stageError{"signals", err}
 	}
 	return s, c.send(kindReady, 0, encode(Facts{SetupNS: time.Now().UnixNano() - plan.Began, Threads: plan.Threads}))
-}
-
-// makeThreads has the runtime make its threads now: a slot that has used up
-// its pids must not be able to make the holder's next one fail, which the
-// runtime answers by crashing.
-func makeThreads(n int) {
-	var ready, done sync.WaitGroup
-	release := make(chan struct{})
-	for range n {
-		ready.Add(1)
-		done.Go(func() {
-			runtime.LockOSThread()
-			ready.Done()
-			<-release
-			runtime.UnlockOSThread() // the thread goes back to the runtime's idle list
-		})
-	}
-	ready.Wait()
-	close(release)
-	done.Wait()
 }
 
 // serve answers requests and reports ends until the connection ends, then

@@ -35,7 +35,7 @@ func SpawnerMain() int {
 	runtime.LockOSThread()
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(25)
-	sealDescriptors()
+	SealDescriptors()
 	surviveSignals() // it ends with its connection, when the agent has drained
 	s := &spawnerServer{conn: newBlockingConn(socketFD), holders: map[int]uint64{}, made: make(chan struct{}, 1)}
 	if err := s.setUp(); err != nil {

@@ -2,17 +2,16 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"berth/slots/holder"
 )
 
 // agentThreads are made ahead: see HardenAgent.
@@ -34,24 +33,8 @@ func HardenAgent() error {
 	if err := syscall.Setrlimit(unix.RLIMIT_CORE, &syscall.Rlimit{Cur: 1, Max: 1}); err != nil {
 		return fmt.Errorf("forbid cores: %w", err)
 	}
-	// What the agent was started with is nothing to its children.
-	if err := unix.CloseRange(3, ^uint(0)>>32, unix.CLOSE_RANGE_CLOEXEC); err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("seal descriptors: %w", err)
-	}
-	var ready, done sync.WaitGroup
-	release := make(chan struct{})
-	for range agentThreads {
-		ready.Add(1)
-		done.Go(func() {
-			runtime.LockOSThread()
-			ready.Done()
-			<-release
-			runtime.UnlockOSThread()
-		})
-	}
-	ready.Wait()
-	close(release)
-	done.Wait()
+	holder.SealDescriptors()
+	holder.MakeThreads(agentThreads)
 	return nil
 }
 
