@@ -98,6 +98,7 @@ var (
 	errNoMount = errors.New("our own cgroup is not mounted")
 	errShared  = errors.New("our own cgroup holds processes that are not ours to move")
 	errNothing = errors.New("neither memory nor pids can be limited")
+	errBare    = errors.New("the controllers are elsewhere")
 )
 
 // mend knows what usually helps.
@@ -135,6 +136,12 @@ func mend(how string, err error) string {
 // "self" is where we are: the new tree then stands beside the old one, not in it.
 func Open(ctx context.Context, cfg Config) (*Tree, error) { return open(ctx, cfg, machine()) }
 
+// bare reports whether v2 was there and had nothing to limit with: another
+// mount of it shows no more.
+func bare(tried []Attempt) bool {
+	return len(tried) > 0 && errors.Is(tried[0].Err, errBare)
+}
+
 func open(ctx context.Context, cfg Config, k kernel) (*Tree, error) {
 	cfg.Name = cmp.Or(cfg.Name, NewName("berth"))
 	cfg.Root = cmp.Or(cfg.Root, "/")
@@ -155,7 +162,7 @@ func open(ctx context.Context, cfg Config, k kernel) (*Tree, error) {
 	}
 	var tried []Attempt
 	for _, way := range ways {
-		if way.how == "v2 delegated" && cfg.Delegate == nil {
+		if way.how == "v2 delegated" && (cfg.Delegate == nil || bare(tried)) {
 			continue
 		}
 		t, path, err := way.open()

@@ -82,7 +82,7 @@ func (u *unified) take(cfg Config, p place, whole bool, from []string) (*Tree, e
 	t := &Tree{k: u.k, name: cfg.Name, version: 2, homes: map[string]string{}, groups: map[string]*Group{}, unified: u}
 	usable := known(offered)
 	if !slices.Contains(usable, memory) && !slices.Contains(usable, pids) {
-		return nil, fmt.Errorf("%w: %s offers %q", errNothing, u.home, offered)
+		return nil, fmt.Errorf("%w: %w: %s offers %q", errNothing, errBare, u.home, offered)
 	}
 	if err := u.k.mkdir(u.tree); err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -55,19 +57,23 @@ func (h *Host) choose(ctx context.Context) error {
 
 // try makes two instances with the mechanism and has one attack the other.
 func (h *Host) try(ctx context.Context, m mechanism) (slots.Axes, []string, error) {
-	attacker, err := h.newInstance(ctx, m)
-	if err != nil {
+	var attacker, victim *instance
+	var attackerErr, victimErr error
+	var both sync.WaitGroup
+	both.Go(func() { attacker, attackerErr = h.newInstance(ctx, m) })
+	both.Go(func() { victim, victimErr = h.newInstance(ctx, m) })
+	both.Wait()
+	for _, i := range []*instance{attacker, victim} {
+		if i != nil {
+			defer h.discardProbe(i)
+		}
+	}
+	if err := cmp.Or(attackerErr, victimErr); err != nil {
 		return nil, nil, err
 	}
-	defer h.discardProbe(attacker)
 	if err := attacker.works(ctx); err != nil {
 		return nil, nil, err
 	}
-	victim, err := h.newInstance(ctx, m)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer h.discardProbe(victim)
 	targets, done, err := h.targets(victim)
 	if err != nil {
 		return nil, nil, err

@@ -14,8 +14,9 @@ import (
 const diskPause = 200 * time.Millisecond
 
 // watchDisk ends the returned context with ErrDiskLimited once the instance
-// holds more than its limit and more than it held at the beginning: who is
-// over the limit may still tidy up. stop ends the watching.
+// holds more than its limit and more than when it was last looked at, before
+// the command if need be: who is over the limit may still tidy up. stop ends
+// the watching.
 func (i *instance) watchDisk(ctx context.Context) (_ context.Context, stop func()) {
 	limits := i.host.config.Limits
 	if limits.DiskBytes == 0 && limits.DiskFiles == 0 {
@@ -25,20 +26,15 @@ func (i *instance) watchDisk(ctx context.Context) (_ context.Context, stop func(
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		var firstBytes, firstFiles int64 = -1, -1
 		for {
 			began := time.Now()
 			bytes, files, err := workspace.Usage(ctx, i.dir())
-			if err == nil && firstBytes < 0 {
-				firstBytes, firstFiles = bytes, files
-			}
-			if err == nil && (exceeds(bytes, firstBytes, limits.DiskBytes) || exceeds(files, firstFiles, limits.DiskFiles)) {
+			if err == nil && i.grewBeyond(limits, bytes, files) {
 				cancel(ErrDiskLimited)
 				return
 			}
-			pause := max(diskPause, 10*time.Since(began))
 			select {
-			case <-time.After(pause):
+			case <-time.After(max(diskPause, 10*time.Since(began))):
 			case <-ctx.Done():
 				return
 			}
@@ -50,7 +46,15 @@ func (i *instance) watchDisk(ctx context.Context) (_ context.Context, stop func(
 	}
 }
 
-func exceeds(now, first, limit int64) bool { return limit > 0 && now > limit && now > first }
+// grewBeyond remembers what the instance holds and reports whether that is
+// over a limit and more than before.
+func (i *instance) grewBeyond(l slots.Limits, bytes, files int64) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	grew := l.DiskBytes > 0 && bytes > max(l.DiskBytes, i.diskBytes) || l.DiskFiles > 0 && files > max(l.DiskFiles, i.diskFiles)
+	i.diskBytes, i.diskFiles = bytes, files
+	return grew
+}
 
 // overDisk gives the error of an operation that the watcher has ended its
 // kind.

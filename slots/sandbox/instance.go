@@ -32,8 +32,9 @@ type instance struct {
 
 	spawner *holder.Spawner // the holder's, which collects what outlives it
 
-	mu       sync.Mutex // guards oomKills
-	oomKills int64
+	mu                   sync.Mutex // guards what follows
+	oomKills             int64
+	diskBytes, diskFiles int64 // at the last look
 }
 
 // newInstance makes an empty one and waits until its holder is ready.
