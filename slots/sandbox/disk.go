@@ -43,6 +43,16 @@ func (i *instance) watchDisk(ctx context.Context) (_ context.Context, stop func(
 	return ctx, func() {
 		cancel(nil)
 		<-done
+		if !errors.Is(context.Cause(ctx), ErrDiskLimited) {
+			return
+		}
+		// It went on writing until it was dead: the next command must not be
+		// held to have grown by that.
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if bytes, files, err := workspace.Usage(last, i.dir()); err == nil {
+			i.grewBeyond(limits, bytes, files)
+		}
 	}
 }
 
