@@ -1,6 +1,7 @@
 package hostile_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 
 	"berth/sandboxd/api"
 	"berth/slots"
+	"berth/slots/need"
 )
 
 // TestHostileX is family X of the catalogue: what one slot can do to another,
@@ -142,6 +144,9 @@ mkdir deep; chmod 3777 deep; touch deep/f; chmod 6755 deep/f; chmod 000 deep; to
 // TestHostileXWithAPrivateRoot is X07, X17 to X19, E17 and E19 where a slot
 // may write everywhere: nobody else sees it, and the next tenant does not.
 func TestHostileXWithAPrivateRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		need.Facility(t, "root", errors.New("a private root is made by an agent that may map ids"))
+	}
 	attackProgram(t)
 	for _, set := range settings(t) {
 		if set.level < slots.LevelNS || set.uid != 0 {

@@ -211,7 +211,7 @@ func (s *stage) confined() bool { return s.axes[slots.AxisSyscalls] != "inherite
 
 // separate reports whether what the kernel counts per uid is counted per slot.
 func (s *stage) separate() bool {
-	return s.uid == 0 && s.axes[slots.AxisProc] != "shared" && s.axes[slots.AxisProc] != "nodump" && s.axes[slots.AxisProc] != "landlock-scope"
+	return s.uid == 0 && os.Geteuid() == 0 && s.axes[slots.AxisProc] != "shared" && s.axes[slots.AxisProc] != "nodump" && s.axes[slots.AxisProc] != "landlock-scope"
 }
 
 // python runs a program in slot_0.
