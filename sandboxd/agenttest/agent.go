@@ -128,9 +128,6 @@ func Start(t testing.TB, o Options) *Agent {
 // Log is what the agent has logged so far.
 func (a *Agent) Log() string { return a.log.String() }
 
-// Done is closed when the agent has ended.
-func (a *Agent) Done() <-chan struct{} { return a.done }
-
 // Alive reports whether the agent runs.
 func (a *Agent) Alive() bool {
 	select {

@@ -57,13 +57,20 @@ func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
 	leftover := i.settle(ctx, exit.Alone || c.Background, streams)
 	e := outcome(ctx, exit)
 	e.Leftover = leftover
-	if i.oomed() {
-		e.OOMKilled = true
-		if e.Outcome == slots.OutcomeSignaled && e.Signal == "SIGKILL" || e.Outcome == slots.OutcomeExited && e.Code == 137 {
-			e.Outcome = slots.OutcomeOOMKilled
-		}
+	return i.withMemory(e), nil
+}
+
+// withMemory adds to an ending what the cgroup says of memory. A command that
+// was ended for another reason keeps that as its outcome.
+func (i *instance) withMemory(e slots.Exit) slots.Exit {
+	if !i.oomed() {
+		return e
 	}
-	return e, nil
+	e.OOMKilled = true
+	if e.Outcome == slots.OutcomeSignaled && e.Signal == "SIGKILL" || e.Outcome == slots.OutcomeExited && e.Code == 137 {
+		e.Outcome = slots.OutcomeOOMKilled
+	}
+	return e
 }
 
 // confinement lists what the command needs beyond the slot's own.

@@ -91,13 +91,7 @@ func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (slots.Exit, ShellS
 	if sh.hasEnded() {
 		state = ShellState{Restarted: true, Note: sh.lastWords()}
 	}
-	if i.oomed() {
-		exit.OOMKilled = true
-		if exit.Signal == "SIGKILL" || exit.Code == 137 {
-			exit.Outcome = slots.OutcomeOOMKilled
-		}
-	}
-	return exit, state, nil
+	return i.withMemory(exit), state, nil
 }
 
 func (s *Sandbox) lastShell() *shell {
