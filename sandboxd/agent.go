@@ -24,8 +24,9 @@ import (
 	"berth/slots/sandbox"
 )
 
-// memoryTarget keeps the agent's heap small; it holds no user's bytes but
-// windows of output and kept results.
+// memoryTarget is how large the agent's heap may grow before the collector
+// works harder, besides the results that are kept: those are live, and a target
+// near them would have it work all the time.
 const memoryTarget = 96 << 20
 
 // Agent is one container's server, opened and not yet serving.
@@ -43,7 +44,7 @@ type Agent struct {
 // Open listens, probes, and begins to open the slots. The error is a
 // *sandbox.UnmetError when the machine does not give the required isolation.
 func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_ *Agent, err error) {
-	debug.SetMemoryLimit(memoryTarget)
+	debug.SetMemoryLimit(memoryTarget + c.KeepBytes)
 	a := &Agent{config: c, logger: logger}
 	defer func() {
 		if err != nil {

@@ -91,11 +91,11 @@ var axisValues = map[Axis][]string{
 }
 
 // AxisNames lists the axes in the order in which they are reported.
-func AxisNames() []Axis {
-	return []Axis{
-		AxisFS, AxisProc, AxisAgent, AxisNet, AxisIPC, AxisKill,
-		AxisPids, AxisMemory, AxisCPU, AxisDisk, AxisSyscalls, AxisProcfs,
-	}
+func AxisNames() []Axis { return slices.Clone(axisNames) }
+
+var axisNames = []Axis{
+	AxisFS, AxisProc, AxisAgent, AxisNet, AxisIPC, AxisKill,
+	AxisPids, AxisMemory, AxisCPU, AxisDisk, AxisSyscalls, AxisProcfs,
 }
 
 // AxisValues lists the values of an axis, weakest first; nil for no axis.
@@ -103,6 +103,31 @@ func AxisValues(a Axis) []string { return slices.Clone(axisValues[a]) }
 
 // Axes is what holds on each axis. An absent axis has its weakest value.
 type Axes map[Axis]string
+
+// MarshalJSON writes the known axes in the order of AxisNames: every result
+// carries them, and sorting a map by reflection costs more than the rest of it.
+func (a Axes) MarshalJSON() ([]byte, error) {
+	if a == nil {
+		return []byte("null"), nil
+	}
+	b := []byte{'{'}
+	written := 0
+	for _, axis := range axisNames {
+		value, ok := a[axis]
+		if !ok || !slices.Contains(axisValues[axis], value) {
+			continue
+		}
+		if written++; written > 1 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), axis...), `":"`...)
+		b = append(append(b, value...), '"')
+	}
+	if written < len(a) {
+		return json.Marshal(map[Axis]string(a)) // of another version
+	}
+	return append(b, '}'), nil
+}
 
 // rank is the position of the axis' value; unknown and absent values are weakest.
 func (a Axes) rank(axis Axis) int { return max(0, slices.Index(axisValues[axis], a[axis])) }

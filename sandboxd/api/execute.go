@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"berth/slots"
@@ -82,6 +83,28 @@ type Result struct {
 	Metadata    Metadata `json:"metadata"`
 	// Index is the call's place in its batch, in streamed batches only.
 	Index *int `json:"index,omitempty"`
+}
+
+// Encode is the result's JSON. Unlike json.Marshal it leaves <, > and & as
+// they are: output is full of them.
+func (r Result) Encode() ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(r); err != nil {
+		return nil, err
+	}
+	// A copy, because results are kept and the buffer has room to spare.
+	return bytes.Clone(bytes.TrimSuffix(b.Bytes(), []byte{'\n'})), nil
+}
+
+// WithIndex is the encoded result with its place in a streamed batch.
+func WithIndex(encoded []byte, place int) []byte {
+	out := make([]byte, 0, len(encoded)+len(`,"index":`)+20)
+	out = append(out, encoded[:len(encoded)-1]...)
+	out = append(out, `,"index":`...)
+	out = strconv.AppendInt(out, int64(place), 10)
+	return append(out, '}')
 }
 
 // Receipt says what a process that ran has cost and how it ended. Times are

@@ -115,14 +115,18 @@ func (e Event) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]byte, 0, len(body)+32)
-	out = append(out, `{"event":"`...)
-	out = append(out, e.Name...)
-	out = append(out, '"')
-	if len(body) > 2 {
-		out = append(out, ',')
+	return AppendEvent(make([]byte, 0, len(body)+32), e.Name, body), nil
+}
+
+// AppendEvent appends the event whose payload is the encoded object.
+func AppendEvent(b []byte, name EventName, payload []byte) []byte {
+	b = append(b, `{"event":"`...)
+	b = append(b, name...)
+	b = append(b, '"')
+	if len(payload) > 2 {
+		b = append(b, ',')
 	}
-	return append(out, body[1:]...), nil
+	return append(b, payload[1:]...)
 }
 
 // UnmarshalJSON reads what MarshalJSON writes; an unknown event is an error.

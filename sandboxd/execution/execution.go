@@ -32,8 +32,7 @@ type run struct {
 	finished       bool // result is set
 	hasOutputs     bool // attached is closed
 	stdout, stderr *process.Capture
-	result         api.Result
-	stored         []byte // the result's JSON instead, for one read from the journal
+	answer         []byte // the result's JSON
 	finishedAt     time.Time
 	size           int64         // what it counts against KeepBytes
 	place          *list.Element // in Registry.finished
@@ -164,20 +163,26 @@ func (e *Execution) Finish(result api.Result) {
 		return
 	}
 	result.ExecutionID = r.id
-	encoded, err := json.Marshal(result)
-	if err != nil {
-		result = api.Refused(r.id, slots.Errorf(slots.KindInternal, "encode result: %w", err))
-		encoded, _ = json.Marshal(result)
-	}
+	encoded := encode(result)
 	now := time.Now()
 	if started {
 		// A result that is not on disk still answers from memory; a crash
 		// turns it into an interruption, which is true enough.
 		_ = r.registry.record(record{event: eventFinished, at: now, fingerprint: r.fingerprint, id: r.id, result: encoded})
 	}
-	r.registry.retain(r, result, sizeOf(r.id, encoded), now)
+	r.registry.retain(r, encoded, now)
 	close(r.done)
 	r.cancel(errEnded)
+}
+
+// encode is the result's JSON, made once for the journal and for every answer.
+func encode(result api.Result) []byte {
+	text, err := result.Encode()
+	if err != nil {
+		// A refusal holds nothing that could not be encoded.
+		text, _ = api.Refused(result.ExecutionID, slots.Errorf(slots.KindInternal, "encode result: %w", err)).Encode()
+	}
+	return text
 }
 
 func (r *run) claimFinish() (started, first bool) {
@@ -191,26 +196,35 @@ func (r *run) claimFinish() (started, first bool) {
 // Done is closed when the result is there.
 func (e *Execution) Done() <-chan struct{} { return e.run.done }
 
-// Result is the result, valid after Done and read only. It is marked as
-// replayed unless this handle's Begin made the execution.
+// Answer is the JSON of the result, valid after Done and read only. It is
+// marked as replayed unless this handle's Begin made the execution.
+func (e *Execution) Answer() []byte {
+	if e.fresh {
+		return e.run.encoded()
+	}
+	return encode(e.Result())
+}
+
+// Result is what Answer encodes. Numbers among its details are float64.
 func (e *Execution) Result() api.Result {
-	r := e.run
-	r.registry.mu.Lock()
-	result, stored := r.result, r.stored
-	r.registry.mu.Unlock()
-	if stored != nil {
-		if err := json.Unmarshal(stored, &result); err != nil {
-			result = api.Refused(r.id, slots.Errorf(slots.KindInternal, "decode stored result: %w", err))
-		}
+	var result api.Result
+	if err := json.Unmarshal(e.run.encoded(), &result); err != nil {
+		result = api.Refused(e.run.id, slots.Errorf(slots.KindInternal, "decode stored result: %w", err))
 	}
 	result.Metadata.Replayed = !e.fresh
 	return result
 }
 
-// Wait returns the result when it is there. When ctx ends first it returns
+func (r *run) encoded() []byte {
+	r.registry.mu.Lock()
+	defer r.registry.mu.Unlock()
+	return r.answer
+}
+
+// Wait returns nil when the result is there. When ctx ends first it returns
 // ctx's cause; if nobody else waits and the execution has not started, it is
 // cancelled with that cause.
-func (e *Execution) Wait(ctx context.Context) (api.Result, error) {
+func (e *Execution) Wait(ctx context.Context) error {
 	r := e.run
 	r.registry.mu.Lock()
 	r.waiters++
@@ -222,10 +236,7 @@ func (e *Execution) Wait(ctx context.Context) (api.Result, error) {
 		cause = context.Cause(ctx)
 	}
 	r.leave(cause)
-	if cause != nil {
-		return api.Result{}, cause
-	}
-	return e.Result(), nil
+	return cause
 }
 
 // leave takes one waiter off. The last one that leaves for a cause cancels

@@ -68,7 +68,7 @@ func TestAFinishedExecutionIsReplayedAfterARestart(t *testing.T) {
 	again, fresh, err := r.Begin(t.Context(), "x", printA)
 	require.NoError(t, err)
 	require.False(t, fresh)
-	got, err := again.Wait(t.Context())
+	got, err := waited(t.Context(), again)
 	require.NoError(t, err)
 	assert.True(t, got.Metadata.Replayed)
 	got.Metadata.Replayed = false
@@ -90,7 +90,7 @@ func TestAStartedExecutionIsInterruptedAfterARestartAndStaysSo(t *testing.T) {
 		e, fresh, err := r.Begin(t.Context(), "x", printA)
 		require.NoError(t, err)
 		require.False(t, fresh)
-		got, err := e.Wait(t.Context())
+		got, err := waited(t.Context(), e)
 		require.NoError(t, err)
 		assert.False(t, got.Success)
 		assert.Equal(t, "x", got.ExecutionID)

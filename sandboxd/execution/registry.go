@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"container/list"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -130,8 +129,7 @@ func (r *Registry) interrupt(started []record, now time.Time) {
 		r.recovery.Interrupted++
 		result := api.Refused(rec.id, slots.Errorf(slots.KindInterrupted, "the agent ended while the execution ran"))
 		rec.event, rec.at = eventFinished, now
-		// A refusal holds nothing that could not be encoded.
-		rec.result, _ = json.Marshal(result)
+		rec.result = encode(result)
 		_ = r.record(rec)
 		r.restore(rec, now)
 	}
@@ -141,11 +139,10 @@ func (r *Registry) interrupt(started []record, now time.Time) {
 func (r *Registry) restore(rec record, finishedAt time.Time) {
 	run := newRun(r, rec.id, rec.fingerprint)
 	run.started, run.finishing = true, true
-	run.stored = bytes.Clone(rec.result)
 	r.mu.Lock()
 	r.runs[rec.id] = run
 	r.mu.Unlock()
-	r.retain(run, api.Result{}, sizeOf(rec.id, rec.result), finishedAt)
+	r.retain(run, bytes.Clone(rec.result), finishedAt)
 	close(run.done)
 	run.cancel(errEnded)
 }

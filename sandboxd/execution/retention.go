@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"berth/sandboxd/api"
 	"berth/slots/process"
 )
 
@@ -47,7 +46,7 @@ func oldest(l *list.List) *run { return l.Front().Value.(*run) }
 
 // retain sets the run's result and keeps it, unless another run took its id
 // in the meantime.
-func (r *Registry) retain(run *run, result api.Result, size int64, at time.Time) {
+func (r *Registry) retain(run *run, answer []byte, at time.Time) {
 	r.mu.Lock()
 	live := run.capturesLocked()
 	r.mu.Unlock()
@@ -56,8 +55,9 @@ func (r *Registry) retain(run *run, result api.Result, size int64, at time.Time)
 		_ = c.Close()
 	}
 	r.mu.Lock()
-	run.result, run.finishedAt, run.finished = result, at, true
-	run.size = size
+	run.stdout, run.stderr = kept(run.stdout), kept(run.stderr)
+	run.answer, run.finishedAt, run.finished = answer, at, true
+	run.size = sizeOf(run.id, answer)
 	if !run.hasOutputs {
 		run.hasOutputs = true
 		close(run.attached)
@@ -72,6 +72,15 @@ func (r *Registry) retain(run *run, result api.Result, size int64, at time.Time)
 	r.mu.Unlock()
 	// Output of the past; the spill's files are the slot's to clean up.
 	_ = drop.release()
+}
+
+// kept is what is held of an ended stream: most have no output, and a window
+// of their own costs as much memory as their result.
+func kept(c *process.Capture) *process.Capture {
+	if c != nil && c.Total() == 0 {
+		return process.Silence()
+	}
+	return c
 }
 
 // keepLocked counts the finished run as kept.

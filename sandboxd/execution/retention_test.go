@@ -1,6 +1,7 @@
 package execution
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -233,4 +234,38 @@ func TestS15AClockThatWentBackKeepsResultsNoLongerThanTheirTime(t *testing.T) {
 		synctest.Wait()
 		assert.Zero(t, r.Len())
 	})
+}
+
+func TestWhatIsCountedIsWhatIsHeld(t *testing.T) {
+	const runs = 5000
+	for _, output := range []string{"", "a few bytes"} {
+		r := open(t, Config{KeepBytes: 1 << 40})
+		before := heap()
+		for i := range runs {
+			e := begin(t, r, fmt.Sprintf("%036d", i))
+			// The functions stand for the call, its arguments and its slot, which
+			// must not be held with the output.
+			args := make([]byte, 64<<10)
+			hold := process.CaptureConfig{
+				Spill:   func() (process.Spill, error) { return nil, errors.New(string(args)) },
+				OnLimit: func() { args[0]++ },
+			}
+			stdout, stderr := process.NewCapture(hold), process.NewCapture(hold)
+			e.Attach(stdout, stderr)
+			require.NoError(t, e.Start())
+			_, _ = stdout.Write([]byte(output))
+			e.Finish(ran(output))
+		}
+		held := heap() - before
+		assert.Less(t, held, r.bytes+r.held.bytes, "%d bytes each", held/runs)
+		assert.Equal(t, runs, r.Len())
+	}
+}
+
+// heap is how many bytes of memory are in use.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

@@ -60,12 +60,17 @@ func (s *Server) answer(c echo.Context, code int, v any) error {
 	if err := enc.Encode(v); err != nil {
 		return slots.Errorf(slots.KindInternal, "encode answer: %w", err)
 	}
+	return s.send(c, code, b.Bytes())
+}
+
+// send sends JSON that was encoded before.
+func (*Server) send(c echo.Context, code int, text []byte) error {
 	w := c.Response()
 	h := w.Header()
 	h[echo.HeaderContentType] = typeJSON
-	h[echo.HeaderContentLength] = []string{strconv.Itoa(b.Len())}
+	h[echo.HeaderContentLength] = []string{strconv.Itoa(len(text))}
 	w.WriteHeader(code)
-	_, _ = w.Write(b.Bytes()) // the client is gone; nobody is left to be told
+	_, _ = w.Write(text) // the client is gone; nobody is left to be told
 	return nil
 }
 

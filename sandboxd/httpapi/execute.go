@@ -35,11 +35,11 @@ func (s *Server) execute(c echo.Context) error {
 	if m := streamed(c.Request()); m != plain {
 		return s.stream(c, e, m, offsets{})
 	}
-	result, err := s.wait(ctx, e)
+	answer, err := s.wait(ctx, e)
 	if err != nil {
 		return err
 	}
-	return s.answer(c, http.StatusOK, &result)
+	return s.send(c, http.StatusOK, answer)
 }
 
 // decodeCall reads one call. Errors other than errInvalidJSON leave what
@@ -55,17 +55,16 @@ func decodeCall(text []byte) (api.Call, error) {
 	return call, nil
 }
 
-// wait is the execution's result. When the request ends first, that is the
-// client's doing or the server's; the server's is told.
-func (s *Server) wait(ctx context.Context, e *execution.Execution) (api.Result, error) {
-	result, err := e.Wait(ctx)
-	if err == nil {
-		return result, nil
+// wait is the JSON of the execution's result. When the request ends first,
+// that is the client's doing or the server's; the server's is told.
+func (s *Server) wait(ctx context.Context, e *execution.Execution) ([]byte, error) {
+	if e.Wait(ctx) == nil {
+		return e.Answer(), nil
 	}
 	if cause := slots.AsError(context.Cause(ctx)); cause == errStopping {
-		return interrupted(e), nil
+		return interrupted(e).Encode()
 	}
-	return result, context.Canceled
+	return nil, context.Canceled
 }
 
 // interrupted is the result told of an execution that the server cannot wait
@@ -99,14 +98,21 @@ func (s *Server) batch(c echo.Context) error {
 	if m := streamed(c.Request()); m != plain {
 		return s.streamBatch(c, m, running)
 	}
-	results := make([]api.Result, len(running))
+	b := getBuffer()
+	defer putBuffer(b)
+	b.WriteByte('[')
 	for i, p := range running {
-		results[i], err = p.wait(ctx, s)
+		answer, err := p.wait(ctx, s)
 		if err != nil {
 			return s.abandon(ctx, running[i:])
 		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(answer)
 	}
-	return s.answer(c, http.StatusOK, results)
+	b.WriteByte(']')
+	return s.send(c, http.StatusOK, b.Bytes())
 }
 
 // pending is one call of a batch: an execution, or why there is none.
@@ -115,9 +121,9 @@ type pending struct {
 	refused   api.Result
 }
 
-func (p pending) wait(ctx context.Context, s *Server) (api.Result, error) {
+func (p pending) wait(ctx context.Context, s *Server) ([]byte, error) {
 	if p.execution == nil {
-		return p.refused, nil
+		return p.refused.Encode()
 	}
 	return s.wait(ctx, p.execution)
 }
@@ -156,19 +162,18 @@ func (s *Server) readBatch(c echo.Context) ([]json.RawMessage, error) {
 // batch.
 func (s *Server) streamBatch(c echo.Context, m mode, running []pending) error {
 	ctx, cancel := context.WithCancel(c.Request().Context())
-	results := make(chan api.Result)
+	results := make(chan batchResult)
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	defer cancel()
 	for i, p := range running {
 		waiting.Go(func() {
-			result, err := p.wait(ctx, s)
+			answer, err := p.wait(ctx, s)
 			if err != nil {
 				return
 			}
-			result.Index = &i
 			select {
-			case results <- result:
+			case results <- batchResult{i, answer}:
 			case <-ctx.Done():
 			}
 		})
@@ -177,7 +182,7 @@ func (s *Server) streamBatch(c echo.Context, m mode, running []pending) error {
 	for range running {
 		select {
 		case r := <-results:
-			out.batchResult(&r)
+			out.batchResult(r)
 		case <-ctx.Done():
 			return nil
 		}
@@ -186,6 +191,12 @@ func (s *Server) streamBatch(c echo.Context, m mode, running []pending) error {
 		}
 	}
 	return nil
+}
+
+// batchResult is the encoded result of the call at that place of its batch.
+type batchResult struct {
+	place  int
+	answer []byte
 }
 
 // mode is the form of an answer.

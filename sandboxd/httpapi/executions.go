@@ -69,8 +69,7 @@ func (s *Server) execution(c echo.Context) error {
 func (s *Server) answerState(c echo.Context, e *execution.Execution) error {
 	select {
 	case <-e.Done():
-		result := e.Result()
-		return s.answer(c, http.StatusOK, &result)
+		return s.send(c, http.StatusOK, e.Answer())
 	default:
 	}
 	state := api.StateQueued

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"encoding/json"
 	"net/http"
 	"strconv"
 
@@ -59,17 +58,13 @@ func (s *sink) event(e api.Event) {
 }
 
 // batchResult adds one result of a batch.
-func (s *sink) batchResult(r *api.Result) {
-	text, err := json.Marshal(r)
-	if err != nil {
-		s.err = err
-		return
-	}
-	id := ""
-	if r.Index != nil {
-		id = strconv.Itoa(*r.Index)
-	}
-	s.add(string(api.EventResult), id, text)
+func (s *sink) batchResult(r batchResult) {
+	s.add(string(api.EventResult), strconv.Itoa(r.place), api.WithIndex(r.answer, r.place))
+}
+
+// result adds the event that ends an execution, from the result's JSON.
+func (s *sink) result(answer []byte) {
+	s.add(string(api.EventResult), s.at.String(), api.AppendEvent(nil, api.EventResult, answer))
 }
 
 // add adds one JSON text in the form of the sink. JSON holds no raw newline,

@@ -51,11 +51,11 @@ func (s *Server) stream(c echo.Context, e *execution.Execution, m mode, from off
 	if err := out.flush(); err != nil {
 		// Waiting with a context that has ended tells a call that has not
 		// started that nobody wants it.
-		_, _ = e.Wait(ended())
+		_ = e.Wait(ended())
 		return nil
 	}
-	if result, ok := s.follow(c.Request().Context(), e, out); ok {
-		out.event(api.Event{Name: api.EventResult, Result: &result})
+	if answer := s.follow(c.Request().Context(), e, out); answer != nil {
+		out.result(answer)
 		_ = out.flush() // nobody is left to be told
 	}
 	return nil
@@ -69,14 +69,14 @@ func ended() context.Context {
 }
 
 // follow sends the execution's output until it is over and returns the
-// result; false when the client is gone.
-func (s *Server) follow(ctx context.Context, e *execution.Execution, out *sink) (api.Result, bool) {
+// result's JSON; nil when the client is gone.
+func (s *Server) follow(ctx context.Context, e *execution.Execution, out *sink) []byte {
 	ctx, cancel := context.WithCancel(ctx)
 	var working sync.WaitGroup
 	defer working.Wait()
 	defer cancel()
 
-	results := make(chan api.Result, 1)
+	results := make(chan []byte, 1)
 	working.Go(func() {
 		defer close(results)
 		if r, err := s.wait(ctx, e); err == nil {
@@ -91,7 +91,7 @@ func (s *Server) follow(ctx context.Context, e *execution.Execution, out *sink) 
 
 	alive := time.NewTicker(s.config.KeepAlive)
 	defer alive.Stop()
-	var result *api.Result
+	var result []byte
 	var silence <-chan time.Time
 	for events != nil || result == nil {
 		select {
@@ -106,9 +106,9 @@ func (s *Server) follow(ctx context.Context, e *execution.Execution, out *sink) 
 			}
 		case r, ok := <-results:
 			if !ok {
-				return api.Result{}, false
+				return nil
 			}
-			result, results = &r, nil
+			result, results = r, nil
 			silence = time.After(stragglers)
 			continue
 		case <-silence:
@@ -118,10 +118,10 @@ func (s *Server) follow(ctx context.Context, e *execution.Execution, out *sink) 
 			out.event(api.Event{Name: api.EventPing})
 		}
 		if out.flush() != nil {
-			return api.Result{}, false
+			return nil
 		}
 	}
-	return *result, true
+	return result
 }
 
 // produce sends events for both output streams until both are over.

@@ -333,7 +333,7 @@ func call(command string) api.Call {
 // submit submits and waits.
 func (h *harness) run(c api.Call) api.Result {
 	h.t.Helper()
-	r, err := h.Submit(context.Background(), c).Wait(context.Background())
+	r, err := waited(context.Background(), h.Submit(context.Background(), c))
 	require.NoError(h.t, err)
 	return r
 }
@@ -353,4 +353,12 @@ func kind(err error) slots.Kind {
 		return ""
 	}
 	return slots.AsError(err).Kind
+}
+
+// waited is the execution's result once it is there.
+func waited(ctx context.Context, e *execution.Execution) (api.Result, error) {
+	if err := e.Wait(ctx); err != nil {
+		return api.Result{}, err
+	}
+	return e.Result(), nil
 }

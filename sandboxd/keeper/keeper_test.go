@@ -191,7 +191,7 @@ func TestCallsBeforeTheSlotIsOpenWait(t *testing.T) {
 		begun := time.Now()
 		require.NoError(t, h.Do(t.Context(), "slot_0", nil, "read", nil, nil, nil, nil))
 		assert.Equal(t, time.Second, time.Since(begun))
-		r, err := e.Wait(t.Context())
+		r, err := waited(t.Context(), e)
 		require.NoError(t, err)
 		assert.True(t, r.Success)
 		h.stop(t)

@@ -124,7 +124,7 @@ func (s *stress) use(random *rand.Rand, slotID string, lease *slots.Lease) {
 	if random.IntN(6) == 0 {
 		c.Timeout = api.Seconds(0.001)
 	}
-	r, err := s.Submit(ctx, c).Wait(ctx)
+	r, err := waited(ctx, s.Submit(ctx, c))
 	if err != nil {
 		return
 	}

@@ -183,9 +183,17 @@ func (c *Capture) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
+	// No more than the window is held on to: the functions hold their makers.
+	c.config.Spill, c.config.OnLimit = nil, nil
 	c.wakeLocked()
 	return nil
 }
+
+// Silence is the ended Capture of a stream that nothing was written to, for
+// all who keep one.
+func Silence() *Capture { return silence }
+
+var silence = &Capture{closed: true}
 
 // Release ends the stream, closes the spill and drops the window. Text shows
 // everything as omitted afterwards and Next answers a GapError. The counts
