@@ -226,17 +226,24 @@ func (r *run) encoded() []byte {
 // cancelled with that cause.
 func (e *Execution) Wait(ctx context.Context) error {
 	r := e.run
-	r.registry.mu.Lock()
-	r.waiters++
-	r.registry.mu.Unlock()
+	leave := e.Attend()
 	var cause error
 	select {
 	case <-r.done:
 	case <-ctx.Done():
 		cause = context.Cause(ctx)
 	}
-	r.leave(cause)
+	leave(cause)
 	return cause
+}
+
+// Attend counts the caller among those who wait, until it calls leave with
+// the cause for which it gives up, nil when it does not.
+func (e *Execution) Attend() (leave func(cause error)) {
+	e.run.registry.mu.Lock()
+	defer e.run.registry.mu.Unlock()
+	e.run.waiters++
+	return e.run.leave
 }
 
 // leave takes one waiter off. The last one that leaves for a cause cancels

@@ -376,6 +376,18 @@ func TestS19WaitersThatLeaveTogetherCancelToo(t *testing.T) {
 	}
 }
 
+func TestS19WhoAttendsKeepsItFromBeingCancelledByOthers(t *testing.T) {
+	r := open(t, Config{})
+	e := begin(t, r, "x")
+	leave := e.Attend()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Error(t, e.Wait(gone))
+	assert.NoError(t, e.Context().Err())
+	leave(errors.New("gone as well"))
+	assert.Error(t, e.Context().Err())
+}
+
 func TestS19WaitersThatLeaveNeverCancelWhatHasStarted(t *testing.T) {
 	r := open(t, Config{})
 	e := begin(t, r, "x")

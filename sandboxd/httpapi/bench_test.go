@@ -25,7 +25,7 @@ type instant struct {
 	result api.Result
 }
 
-func (i *instant) Submit(context.Context, api.Call) *execution.Execution {
+func (i *instant) Run(context.Context, api.Call) *execution.Execution {
 	return execution.Refused(i.result)
 }
 

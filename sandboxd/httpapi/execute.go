@@ -31,11 +31,10 @@ func (s *Server) execute(c echo.Context) error {
 		return s.answer(c, http.StatusOK, api.Refused(call.ExecutionID, err))
 	}
 	ctx := c.Request().Context()
-	e := s.Executions.Submit(ctx, call)
 	if m := streamed(c.Request()); m != plain {
-		return s.stream(c, e, m, offsets{})
+		return s.stream(c, s.Executions.Submit(ctx, call), m, offsets{})
 	}
-	answer, err := s.wait(ctx, e)
+	answer, err := s.wait(ctx, s.Executions.Run(ctx, call))
 	if err != nil {
 		return err
 	}

@@ -80,6 +80,10 @@ func knownSlot(id string) error {
 	return nil
 }
 
+func (k *fakeKeeper) Run(ctx context.Context, call api.Call) *execution.Execution {
+	return k.Submit(ctx, call)
+}
+
 func (k *fakeKeeper) Submit(ctx context.Context, call api.Call) *execution.Execution {
 	k.mu.Lock()
 	k.calls = append(k.calls, call)

@@ -103,7 +103,8 @@ type Keeper struct {
 	started time.Time
 	next    atomic.Uint32 // where the search for a free slot begins
 
-	cancel   context.CancelCauseFunc // ends the runners' context: slots must be left as they are
+	ctx      context.Context         //nolint:containedctx // of what runs in slots, whoever asked for it
+	cancel   context.CancelCauseFunc // ends it: slots must be left as they are
 	draining atomic.Bool
 	runners  sync.WaitGroup
 	drained  func() error // once: close what the runners have left
@@ -142,10 +143,9 @@ func New(deps Deps, cfg Config) (*Keeper, error) {
 		k.slots = append(k.slots, s)
 		k.byID[id] = s
 	}
-	var ctx context.Context
-	ctx, k.cancel = context.WithCancelCause(context.Background())
+	k.ctx, k.cancel = context.WithCancelCause(context.Background())
 	for _, s := range k.slots {
-		k.runners.Go(func() { s.run(ctx) })
+		k.runners.Go(func() { s.run(k.ctx) })
 	}
 	return k, nil
 }

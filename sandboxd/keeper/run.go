@@ -19,10 +19,12 @@ import (
 // be stopped by its own slot.
 const spillOpen = 2 * time.Second
 
-// execute runs a job that has left the queue. What has changed since it was
-// queued is checked again.
+// execute runs a job that has left the queue, or was never in it. What has
+// changed since it was queued is checked again.
 func (s *slot) execute(ctx context.Context, j *job) {
-	j.unhook()
+	if j.unhook != nil {
+		j.unhook()
+	}
 	start := time.Now()
 	s.mu.Lock()
 	err := s.record.Tenancy.Check(start, j.call.Token)
@@ -35,8 +37,7 @@ func (s *slot) execute(ctx context.Context, j *job) {
 		result, err = s.runTool(ctx, j)
 	}
 	s.mu.Lock()
-	s.running = nil
-	s.become(slots.StateAvailable)
+	s.endLocked()
 	s.mu.Unlock()
 	if err != nil {
 		s.k.refuse(s, j, err)
@@ -46,7 +47,7 @@ func (s *slot) execute(ctx context.Context, j *job) {
 }
 
 // runTool runs the job's tool on the sandbox that the slot has now. Only the
-// runner changes it, so it stays the same meanwhile. The error is that the
+// runner changes it, and not while a job runs, so it stays the same. The error is that the
 // execution could not be started.
 func (s *slot) runTool(runner context.Context, j *job) (api.Result, error) {
 	ctx, stop := context.WithCancelCause(j.exec.Context())

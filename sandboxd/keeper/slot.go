@@ -30,7 +30,7 @@ type slot struct {
 	reason   string // why the slot is quarantined
 	sandbox  Sandbox
 	queue    []*job
-	running  *job
+	running  *job          // in the runner, or direct
 	reset    *reset        // wanted or under way; nil: none
 	proof    slots.Receipt // of the last reset since the last lease ended
 	ops      []*op
@@ -46,6 +46,7 @@ type job struct {
 	tool   tool.Tool
 	limit  time.Duration
 	queued time.Time
+	direct bool        // may run, and once admitted does run, on its caller's goroutine
 	unhook func() bool // stops the watch over cancellation before the start; nil: never queued
 }
 
@@ -69,6 +70,9 @@ func (s *slot) run(ctx context.Context) {
 func (s *slot) step(ctx context.Context) bool {
 	s.mu.Lock()
 	switch {
+	case s.running != nil: // direct
+		s.mu.Unlock()
+		<-s.wake
 	case s.reset != nil:
 		r := s.reset
 		s.mu.Unlock()
@@ -81,8 +85,7 @@ func (s *slot) step(ctx context.Context) bool {
 		j := s.queue[0]
 		s.queue[0] = nil
 		s.queue = s.queue[1:]
-		s.running = j
-		s.become(slots.StateExecuting)
+		s.startLocked(j)
 		s.mu.Unlock()
 		s.execute(ctx, j)
 	default:
@@ -194,13 +197,39 @@ func (s *slot) usableLocked(token *uint64) error {
 	return s.record.Tenancy.Check(time.Now(), token)
 }
 
-// enqueue puts the job behind the others. The execution may be cancelled from
-// then on, and leaves the queue when it is.
+// startableLocked reports whether a call may start at once.
+func (s *slot) startableLocked() bool {
+	return s.state == slots.StateAvailable && s.running == nil && len(s.queue) == 0 && s.reset == nil
+}
+
+func (s *slot) startLocked(j *job) {
+	s.running = j
+	s.become(slots.StateExecuting)
+}
+
+// endLocked lets the slot go on after the job that ran.
+func (s *slot) endLocked() {
+	s.running = nil
+	s.become(slots.StateAvailable)
+	if len(s.queue) > 0 || s.reset != nil || s.draining {
+		s.poke()
+	}
+}
+
+// enqueue starts a direct job on a slot that is idle; any other one it puts
+// behind those that wait. The execution may be cancelled from then on, and
+// leaves the queue when it is.
 func (s *slot) enqueue(j *job) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usableLocked(j.call.Token); err != nil {
 		return err
+	}
+	j.direct = j.direct && s.startableLocked()
+	if j.direct {
+		s.startLocked(j)
+		s.k.runners.Add(1) // never from zero: the slot's runner is there
+		return nil
 	}
 	if len(s.queue) >= s.k.cfg.QueueMax {
 		return slots.Errorf(slots.KindQueueTimeout, "slot %s has %d calls waiting already", s.id, len(s.queue))

@@ -124,8 +124,12 @@ func (s *stress) use(random *rand.Rand, slotID string, lease *slots.Lease) {
 	if random.IntN(6) == 0 {
 		c.Timeout = api.Seconds(0.001)
 	}
-	r, err := waited(ctx, s.Submit(ctx, c))
-	if err != nil {
+	submit := s.Submit
+	if random.IntN(2) == 0 {
+		submit = s.Run
+	}
+	r, err := waited(ctx, submit(ctx, c))
+	if err != nil || ctx.Err() != nil {
 		return
 	}
 	if r.Metadata.ErrorKind == slots.KindConflict {

@@ -19,6 +19,17 @@ import (
 // ctx bounds Submit only. Whoever waits for the execution ties it to a
 // context by waiting.
 func (k *Keeper) Submit(ctx context.Context, call api.Call) *execution.Execution {
+	return k.submit(ctx, call, false)
+}
+
+// Run is Submit for who does nothing but wait then. Where the slot is idle the
+// call runs on the caller's goroutine, and has finished when Run returns:
+// handing it over to another one takes longer than reading a file.
+func (k *Keeper) Run(ctx context.Context, call api.Call) *execution.Execution {
+	return k.submit(ctx, call, true)
+}
+
+func (k *Keeper) submit(ctx context.Context, call api.Call, direct bool) *execution.Execution {
 	exec, fresh, err := k.Registry.Begin(ctx, call.ExecutionID, execution.Fingerprint(call))
 	if err != nil {
 		// The id stands for another call or cannot stand for any, or the
@@ -31,10 +42,17 @@ func (k *Keeper) Submit(ctx context.Context, call api.Call) *execution.Execution
 	if !fresh {
 		return exec
 	}
-	j := &job{exec: exec, call: call, queued: time.Now()}
+	j := &job{exec: exec, call: call, queued: time.Now(), direct: direct}
 	s, err := k.admit(j) //nolint:contextcheck // an execution has a context of its own
 	if err != nil {
 		k.refuse(s, j, err)
+		return exec
+	}
+	if j.direct {
+		defer k.runners.Done()
+		leave := exec.Attend()
+		s.execute(k.ctx, j) //nolint:contextcheck // the caller's end does not end it
+		leave(nil)
 	}
 	return exec
 }
