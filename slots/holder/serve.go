@@ -112,6 +112,8 @@ func becomeServer(c *blockingConn) error {
 	if err != nil {
 		return &stageError{"pass plan", err}
 	}
+	// The runtime's watching thread begins with what this one has.
+	setTimerSlack(watcherSlack)
 	return &stageError{"become server", syscall.Exec(plan.Confine, []string{"sandboxd", "serve-slot"}, []string{})}
 }
 
@@ -120,12 +122,14 @@ func ServeMain() int {
 	// Children are made, and killed, from one thread: Landlock counts what a
 	// thread may signal by the thread that made it.
 	runtime.LockOSThread()
+	setTimerSlack(usualSlack) // children begin with this thread's
 	// The slot's processes have this one's uid: without this they could read
 	// its memory, and speak through it where they may trace.
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) //nolint:errcheck // cannot fail
-	// One thread runs Go code at a time, and the collector keeps the heap
-	// close to what is in use: holders are many.
-	runtime.GOMAXPROCS(1)
+	// One processor for the thread that polls, which keeps it meanwhile, and one
+	// for file operations. The collector keeps the heap close to what is in use:
+	// holders are many.
+	runtime.GOMAXPROCS(2)
 	debug.SetGCPercent(25)
 	SealDescriptors()
 	c := newBlockingConn(socketFD)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -81,6 +82,32 @@ func TestAHolderRunsProcessesAndOperations(t *testing.T) {
 	var read bytes.Buffer
 	require.NoError(t, h.Do(t.Context(), "read", workspace.ReadArgs{Path: "f", Length: -1}, nil, nil, &read))
 	assert.Equal(t, "text", read.String())
+}
+
+// What a holder does to its own threads is not its commands' business.
+func TestCommandsSleepAsPreciselyAsAnywhere(t *testing.T) {
+	own, err := os.ReadFile("/proc/self/timerslack_ns")
+	if err != nil {
+		t.Skip("this kernel does not tell a timer slack:", err)
+	}
+	h := spawn(t, startSpawner(t), plain(t))
+	_, out := start(t, h, holder.Request{Argv: []string{"cat", "/proc/self/timerslack_ns"}})
+	text, err := io.ReadAll(out)
+	require.NoError(t, err)
+	assert.Equal(t, string(own), string(text))
+	p, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", h.PID()))
+	require.NoError(t, err)
+	slack := map[string]int{}
+	for _, thread := range p {
+		if text, err := os.ReadFile("/proc/" + thread.Name() + "/timerslack_ns"); err == nil {
+			slack[string(text)]++
+		}
+	}
+	if len(slack) == 0 {
+		t.Log("another thread's slack takes CAP_SYS_NICE")
+		return
+	}
+	assert.Contains(t, slack, "5000000\n", "the runtime's watching thread: %v", slack)
 }
 
 func TestRequestsThatCannotBeMetNameTheirStage(t *testing.T) {
