@@ -21,6 +21,7 @@ import (
 	"berth/sandboxd/agenttest"
 	"berth/sandboxd/api"
 	"berth/slots"
+	"berth/slots/need"
 	"berth/slots/sandbox/sandboxtest"
 )
 
@@ -136,6 +137,22 @@ func TestKillingTheAgentLeavesNoProcess(t *testing.T) {
 			assert.Equal(t, "fresh", b.Bash(t, "slot_0", "ls -A; echo fresh", 10).Output)
 		})
 	}
+}
+
+func TestTheAgentDoesNotWakeToWatchItself(t *testing.T) {
+	t.Parallel()
+	a := best(t, agenttest.Options{})
+	_, err := os.ReadFile(fmt.Sprintf("/proc/%d/timerslack_ns", a.PID))
+	need.Facility(t, "sys_nice", err)
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", a.PID))
+	require.NoError(t, err)
+	slack := map[string]int{}
+	for _, thread := range threads {
+		text, _ := os.ReadFile("/proc/" + filepath.Base(thread) + "/timerslack_ns")
+		slack[string(text)]++
+	}
+	assert.Contains(t, slack, "5000000\n", "of the runtime's watching thread")
+	assert.Equal(t, "50000", a.Bash(t, "slot_0", "cat /proc/self/timerslack_ns", 10).Output, "a command sleeps as precisely as anywhere")
 }
 
 func TestGenerationsOutliveTheAgent(t *testing.T) {

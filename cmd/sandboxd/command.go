@@ -35,10 +35,7 @@ Without a command, flags are those of serve.
 // Main is the program: signals and exit statuses apart, tests start it in
 // process.
 func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") && args[0] != "-h" && args[0] != "--help" {
-		// The reference server takes its flags without a command.
-		args = append([]string{"serve"}, args...)
-	}
+	args = withCommand(args)
 	switch args[0] {
 	case "serve":
 		return serve(ctx, args[1:], environ, stdout, stderr)
@@ -53,6 +50,15 @@ func Main(ctx context.Context, args, environ []string, stdout, stderr io.Writer)
 	}
 	fmt.Fprintf(stderr, "sandboxd: unknown command %q\n%s", args[0], usage)
 	return exitUsage
+}
+
+// withCommand adds the command that was left out: the reference server takes
+// its flags without one.
+func withCommand(args []string) []string {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") && args[0] != "-h" && args[0] != "--help" {
+		return append([]string{"serve"}, args...)
+	}
+	return args
 }
 
 func serve(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {

@@ -36,5 +36,8 @@ func main() {
 			os.Exit(probe.AttackMain(os.Stdin, os.Stdout))
 		}
 	}
+	if withCommand(os.Args[1:])[0] == "serve" {
+		holder.RestWatcher()
+	}
 	os.Exit(Main(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }

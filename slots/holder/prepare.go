@@ -2,8 +2,10 @@ package holder
 
 import (
 	"math"
+	"os"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,8 +43,8 @@ func MakeThreads(n int) {
 
 // Timer slack is by how much the kernel may delay a thread's sleeps to wake
 // it less often. The runtime's watching thread sleeps for 20 µs at a time
-// while a holder works, some twenty times for each command; nothing that a
-// holder does needs its watch, which would stop what computes for long.
+// while a program works, some twenty times for each command. Its watch is for
+// what computes or blocks for long; there it comes later by so much.
 const (
 	usualSlack   = 50 * time.Microsecond // the kernel's default
 	watcherSlack = 5 * time.Millisecond
@@ -52,4 +54,29 @@ const (
 // begin with the same, and exec keeps it.
 func setTimerSlack(d time.Duration) {
 	unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(d), 0, 0, 0) //nolint:errcheck // it only costs time where it fails
+}
+
+// RestWatcher has the runtime's watching thread rest. That thread is made
+// before anything of the program runs, so the program is executed once more,
+// with the same arguments, environment and process id. It returns in the
+// second run, and in the first where that cannot be. Other threads that are
+// made meanwhile rest as well: timers may come 5 ms late.
+func RestWatcher() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer setTimerSlack(usualSlack)
+	if timerSlack() == watcherSlack {
+		return
+	}
+	if setTimerSlack(watcherSlack); timerSlack() == watcherSlack {
+		_ = syscall.Exec("/proc/self/exe", os.Args, os.Environ()) // without, it runs as well
+	}
+}
+
+func timerSlack() time.Duration {
+	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(slack)
 }
