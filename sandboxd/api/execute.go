@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"time"
 
@@ -150,7 +149,7 @@ func (m Metadata) MarshalJSON() ([]byte, error) {
 		return fixed, err
 	}
 	rest := maps.Clone(m.Details)
-	maps.DeleteFunc(rest, func(k string, _ any) bool { return m.fixed(k) })
+	maps.DeleteFunc(rest, func(k string, _ any) bool { return m.field(k) != nil })
 	extra, err := json.Marshal(rest)
 	if err != nil {
 		return nil, err
@@ -173,48 +172,82 @@ func (m *Metadata) UnmarshalJSON(b []byte) error {
 	if _, ran := all["outcome"]; ran {
 		read.Receipt = &Receipt{}
 	}
-	fixed := map[string]json.RawMessage{}
 	for k, raw := range all {
-		if read.fixed(k) {
-			fixed[k] = raw
+		to := read.field(k)
+		if to == nil {
+			if read.Details == nil {
+				read.Details = make(map[string]any, len(all))
+			}
+			var v any
+			if err := json.Unmarshal(raw, &v); err != nil {
+				return err
+			}
+			read.Details[k] = v
 			continue
 		}
-		var v any
-		if err := json.Unmarshal(raw, &v); err != nil {
+		if err := json.Unmarshal(raw, to); err != nil {
 			return err
 		}
-		if read.Details == nil {
-			read.Details = map[string]any{}
-		}
-		read.Details[k] = v
-	}
-	// Only the fixed keys: encoding/json would make a Receipt of one of its
-	// keys that is a detail here.
-	b, err := json.Marshal(fixed)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(b, (*plainMetadata)(&read)); err != nil {
-		return err
 	}
 	*m = read
 	return nil
 }
 
-// fixed reports whether the key is one that this Metadata writes itself.
-func (m *Metadata) fixed(key string) bool {
-	return slices.Contains(metadataKeys, key) || m.Receipt != nil && slices.Contains(receiptKeys, key)
+// field is where the key's value stands; nil where the key is a detail's.
+// Package encoding/json finds fields by itself, but takes three passes to tell
+// them from details.
+func (m *Metadata) field(key string) any {
+	switch key {
+	case "queue_ms":
+		return &m.QueueMS
+	case "isolation":
+		return &m.Isolation
+	case "generation":
+		return &m.Generation
+	case "error_kind":
+		return &m.ErrorKind
+	case "retryable":
+		return &m.Retryable
+	case "executed":
+		return &m.Executed
+	case "replayed":
+		return &m.Replayed
+	}
+	if m.Receipt == nil {
+		return nil
+	}
+	return m.Receipt.field(key)
 }
 
-// metadataKeys and receiptKeys are the keys of Metadata's and of Receipt's
-// fields.
-var (
-	metadataKeys = []string{"queue_ms", "isolation", "generation", "error_kind", "retryable", "executed", "replayed"}
-	receiptKeys  = []string{
-		"outcome", "exit_code", "signal", "duration_ms", "spawn_ms", "cpu_ms", "max_rss_bytes", "oom_killed",
-		"stdout_bytes", "stderr_bytes", "truncated", "leftover_processes",
+func (r *Receipt) field(key string) any {
+	switch key {
+	case "outcome":
+		return &r.Outcome
+	case "exit_code":
+		return &r.ExitCode
+	case "signal":
+		return &r.Signal
+	case "duration_ms":
+		return &r.DurationMS
+	case "spawn_ms":
+		return &r.SpawnMS
+	case "cpu_ms":
+		return &r.CPUMS
+	case "max_rss_bytes":
+		return &r.MaxRSSBytes
+	case "oom_killed":
+		return &r.OOMKilled
+	case "stdout_bytes":
+		return &r.StdoutBytes
+	case "stderr_bytes":
+		return &r.StderrBytes
+	case "truncated":
+		return &r.Truncated
+	case "leftover_processes":
+		return &r.Leftover
 	}
-)
+	return nil
+}
 
 // Refused makes the Result of a call that could not be carried out.
 func Refused(executionID string, err error) Result {

@@ -194,14 +194,15 @@ func TestMetadataTravelsUnchanged(t *testing.T) {
 
 func TestDetailsNeverReplaceAFixedKey(t *testing.T) {
 	details := map[string]any{}
-	for _, key := range append(append([]string{"note"}, metadataKeys...), receiptKeys...) {
+	fixed := append(jsonKeys(reflect.TypeFor[Metadata]()), jsonKeys(reflect.TypeFor[Receipt]())...)
+	for _, key := range append(fixed, "note") {
 		details[key] = "forged"
 	}
 	text, err := json.Marshal(Metadata{Receipt: &Receipt{Outcome: slots.OutcomeExited}, Details: details})
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"outcome":"exited","exit_code":0,"duration_ms":0,"spawn_ms":0,"cpu_ms":0,"max_rss_bytes":0,
 		"oom_killed":false,"stdout_bytes":0,"stderr_bytes":0,"truncated":false,"queue_ms":0,"generation":0,"note":"forged"}`, string(text))
-	assert.Len(t, details, 1+len(metadataKeys)+len(receiptKeys), "the caller's map is not changed")
+	assert.Len(t, details, 1+len(fixed), "the caller's map is not changed")
 
 	text, err = json.Marshal(Metadata{Details: map[string]any{"queue_ms": "forged", "error_kind": "forged", "truncated": true}})
 	require.NoError(t, err)
@@ -240,9 +241,20 @@ func jsonKeys(of reflect.Type) []string {
 	return keys
 }
 
-func TestTheFixedKeysAreThoseOfTheStructs(t *testing.T) {
-	assert.Equal(t, jsonKeys(reflect.TypeFor[Metadata]()), metadataKeys)
-	assert.Equal(t, jsonKeys(reflect.TypeFor[Receipt]()), receiptKeys)
+func TestEveryKeyOfTheStructsHasItsField(t *testing.T) {
+	m := &Metadata{Receipt: &Receipt{}}
+	for _, of := range []any{m, m.Receipt} {
+		v := reflect.ValueOf(of).Elem()
+		for i := range v.NumField() {
+			key, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+			if key == "" || key == "-" {
+				continue
+			}
+			assert.Equal(t, v.Field(i).Addr().Pointer(), reflect.ValueOf(m.field(key)).Pointer(), key)
+		}
+	}
+	assert.Nil(t, m.field("Outcome"))
+	assert.Nil(t, (&Metadata{}).field("outcome"))
 }
 
 func FuzzMetadataThatIsReadTravelsUnchanged(f *testing.F) {
