@@ -43,7 +43,7 @@ func newHostile(t testing.TB, answer func(c *blockingConn, f frame)) *hostile {
 		close(gone)
 	}()
 	h := &hostile{newHolder(agent, process.Process.Pid, pidfd, gone), newBlockingConn(fd), process}
-	go h.read()
+	go h.watch()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -231,7 +231,7 @@ func TestAHolderThatNeverReadsDoesNotBlockItsCallersForEver(t *testing.T) {
 	gone := make(chan struct{})
 	go func() { process.Wait(); close(gone) }()
 	h := newHolder(agent, process.Process.Pid, pidfd, gone)
-	go h.read()
+	go h.watch()
 	began := time.Now()
 	for err == nil { // until the socket is full
 		_, err = h.Start(Request{Argv: []string{strings.Repeat("x", 40<<10)}})

@@ -18,23 +18,23 @@ type Holder struct {
 	pidfd int
 	gone  <-chan struct{} // closed when the spawner has reaped it
 	done  chan struct{}   // closed when the connection has ended
+	turn  chan struct{}   // holds a token while somebody reads the connection
 
 	mu      sync.Mutex // guards what follows; nothing is awaited under it
 	next    uint64
 	pending map[uint64]chan frame
-	err     error // why the connection has ended
 	closed  bool
 }
 
 func newHolder(conn *polledConn, pid, pidfd int, gone <-chan struct{}) *Holder {
-	return &Holder{conn: conn, pid: pid, pidfd: pidfd, gone: gone, done: make(chan struct{}), pending: map[uint64]chan frame{}}
+	return &Holder{conn: conn, pid: pid, pidfd: pidfd, gone: gone, done: make(chan struct{}), turn: make(chan struct{}, 1), pending: map[uint64]chan frame{}}
 }
 
 // begin sends the plan and waits for the holder to be ready.
 func (h *Holder) begin(ctx context.Context, p *Plan) error {
 	answer := h.register(0, 1)
 	defer h.forget(0)
-	go h.read()
+	go h.watch()
 	var trees []int
 	if p.View != nil && len(p.View.Trees) > 0 {
 		var err error
@@ -59,10 +59,11 @@ func (h *Holder) begin(ctx context.Context, p *Plan) error {
 	return refusal(f.body)
 }
 
-// send ends a holder that takes no more requests: it is stopped, or hostile.
+// send ends a holder that takes no more requests: it is stopped, or has let go
+// of its end, which only a hostile one does and lives.
 func (h *Holder) send(k kind, id uint64, body []byte, files ...int) error {
 	err := h.conn.send(k, id, body, files...)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		h.Kill()
 	}
 	if err != nil {
@@ -138,97 +139,6 @@ func (h *Holder) ended() bool {
 	poll := []unix.PollFd{{Fd: int32(h.pidfd), Events: unix.POLLIN}}
 	n, err := unix.Poll(poll, 0)
 	return err == nil && n > 0
-}
-
-// read routes what the holder sends until it ends, or breaks the protocol or
-// the connection, which ends it.
-func (h *Holder) read() {
-	for {
-		f, err := h.conn.receive()
-		if err != nil {
-			h.Kill()
-			h.mu.Lock()
-			h.err = err
-			h.mu.Unlock()
-			close(h.done)
-			return
-		}
-		h.route(f)
-	}
-}
-
-// route hands a frame to whoever waits for its id. What nobody waits for, or
-// comes more often than it may, is dropped.
-func (h *Holder) route(f frame) {
-	if h.deliver(f) {
-		return
-	}
-	// Not under the lock: what a hostile holder passes may take long to close.
-	closeAll(f.files)
-}
-
-func (h *Holder) deliver(f frame) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	select {
-	case h.pending[f.id] <- f: // a nil channel is never ready
-		return true
-	default:
-		return false
-	}
-}
-
-// register makes room for the answers to a request.
-func (h *Holder) register(id uint64, room int) chan frame {
-	ch := make(chan frame, room)
-	h.mu.Lock()
-	h.pending[id] = ch
-	h.mu.Unlock()
-	return ch
-}
-
-func (h *Holder) newID() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.next++
-	return h.next
-}
-
-// forget stops waiting and closes what has come unasked.
-func (h *Holder) forget(id uint64) {
-	h.mu.Lock()
-	ch := h.pending[id]
-	delete(h.pending, id)
-	h.mu.Unlock()
-	for {
-		select {
-		case f := <-ch:
-			closeAll(f.files)
-		default:
-			return
-		}
-	}
-}
-
-func (h *Holder) await(ctx context.Context, answer chan frame) (frame, error) {
-	select {
-	case f := <-answer:
-		return f, nil
-	default:
-	}
-	select {
-	case f := <-answer:
-		return f, nil
-	case <-h.done:
-		select {
-		case f := <-answer: // it answered and then ended
-			return f, nil
-		default:
-			return frame{}, fmt.Errorf("holder: %w", ErrGone)
-		}
-	case <-ctx.Done():
-		return frame{}, context.Cause(ctx)
-	}
 }
 
 // Request asks a holder for one process.
