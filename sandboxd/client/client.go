@@ -60,15 +60,7 @@ func New(config Config) (*Client, error) {
 		c.backoff = 50 * time.Millisecond
 	}
 	if c.http == nil {
-		// No proxy and no limit of ours on connections: calls wait in the
-		// container, and each holds one.
-		c.http, c.own = &http.Client{Transport: &http.Transport{
-			DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-			MaxIdleConnsPerHost:   256,
-			IdleConnTimeout:       90 * time.Second,
-			ExpectContinueTimeout: time.Second,
-			DisableCompression:    true,
-		}}, true
+		c.http, c.own = &http.Client{Transport: transport(origin)}, true
 	}
 	return c, nil
 }
@@ -153,6 +145,10 @@ func (c *Client) try(ctx context.Context, r request, text []byte) (*http.Respons
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	maps.Copy(req.Header, r.header)
+	if r.again {
+		// A kept connection that turns out to be closed is not worth a try.
+		req.Header[keyRepeatable] = nil
+	}
 	return c.http.Do(req)
 }
 
@@ -193,7 +189,7 @@ func (c *Client) call(ctx context.Context, r request, v any) error {
 	if v == nil {
 		return nil
 	}
-	text, err := readAnswer(answer.Body)
+	text, err := readAnswer(answer)
 	if err != nil {
 		return broken(ctx, err)
 	}
@@ -204,15 +200,17 @@ func (c *Client) call(ctx context.Context, r request, v any) error {
 }
 
 // readAnswer reads a whole answer.
-func readAnswer(r io.Reader) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxAnswer+1))
-	if err != nil {
+func readAnswer(answer *http.Response) ([]byte, error) {
+	var text bytes.Buffer
+	// What it says of its length is believed as far as it costs little.
+	text.Grow(int(min(max(answer.ContentLength, 0), 1<<20)) + bytes.MinRead)
+	if _, err := text.ReadFrom(io.LimitReader(answer.Body, maxAnswer+1)); err != nil {
 		return nil, err
 	}
-	if len(text) > maxAnswer {
+	if text.Len() > maxAnswer {
 		return nil, fmt.Errorf("answer is larger than %d bytes", maxAnswer)
 	}
-	return text, nil
+	return text.Bytes(), nil
 }
 
 // broken is the error of an answer that ended too early.

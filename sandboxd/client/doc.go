@@ -3,6 +3,10 @@
 // container named; a container that does not answer is
 // slots.KindContainerUnreachable.
 //
+// A Client that makes its own connections writes and reads a short request on
+// the goroutine of its caller (see direct); uploads and https go over net/http,
+// and everything does when Config.HTTPClient is given.
+//
 // What is sent again after a broken connection:
 //
 //   - A call with an execution_id, because the container runs it at most once:

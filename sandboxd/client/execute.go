@@ -241,7 +241,7 @@ func (c *Client) followOnce(ctx context.Context, r request, f *following, yield 
 			drain(answer.Body)
 			_ = answer.Body.Close() // all that was wanted of it is read
 		}()
-		return f.refused(ctx, answer.Body, yield)
+		return f.refused(ctx, answer, yield)
 	}
 	defer func() { _ = answer.Body.Close() }() // a rest of it is nothing to wait for
 	for line, err := range lines(answer.Body) {
@@ -264,8 +264,8 @@ func (c *Client) followOnce(ctx context.Context, r request, f *following, yield 
 }
 
 // refused takes the answer to a call that never became a stream.
-func (f *following) refused(ctx context.Context, body io.Reader, yield func(api.Event, error) bool) error {
-	text, err := readAnswer(body)
+func (f *following) refused(ctx context.Context, answer *http.Response, yield func(api.Event, error) bool) error {
+	text, err := readAnswer(answer)
 	if err != nil {
 		return broken(ctx, err)
 	}
