@@ -79,7 +79,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	}
 	tools := tool.New(tool.Builtin()...)
 	metrics := httpapi.NewMetrics(tools.Names())
-	a.keeper, err = keeper.New(keeper.Deps{ //nolint:contextcheck // the keeper outlives the start
+	a.keeper, err = keeper.New(keeper.Deps{
 		Logger: logger, Registry: a.registry, Tools: tools, Open: a.openSlot, Observer: metrics,
 	}, a.keeperConfig(version))
 	if err != nil {

@@ -383,7 +383,7 @@ func TestS19WhoAttendsKeepsItFromBeingCancelledByOthers(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.Error(t, e.Wait(gone))
-	assert.NoError(t, e.Context().Err())
+	require.NoError(t, e.Context().Err())
 	leave(errors.New("gone as well"))
 	assert.Error(t, e.Context().Err())
 }

@@ -92,7 +92,7 @@ func TestACallThatRunsDirectlyIsNotCancelledByItsTwin(t *testing.T) {
 		running := beside(h, c)
 		gone, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("the twin is gone"))
-		assert.Error(t, h.Submit(t.Context(), c).Wait(gone))
+		require.Error(t, h.Submit(t.Context(), c).Wait(gone))
 		assert.True(t, (<-running).Result().Success)
 	})
 }

@@ -34,7 +34,7 @@ func newHolder(conn *polledConn, pid, pidfd int, gone <-chan struct{}) *Holder {
 func (h *Holder) begin(ctx context.Context, p *Plan) error {
 	answer := h.register(0, 1)
 	defer h.forget(0)
-	go h.watch()
+	go h.watch() //nolint:contextcheck // the holder outlives its start
 	var trees []int
 	if p.View != nil && len(p.View.Trees) > 0 {
 		var err error
