@@ -1,0 +1,138 @@
+package autoscale
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Container is what a decision needs to know of one container that runs and is
+// not being drained.
+type Container struct {
+	ID     string
+	Slots  int
+	Leased int       // slots with a lease
+	Free   int       // slots that could be leased now; 0 for a container that is cordoned or cannot be reached
+	Empty  time.Time // since when it has no lease; the zero time when it has one
+}
+
+// Stats is what there is.
+type Stats struct {
+	Containers []Container
+	Starting   int       // containers that were asked for and do not answer yet
+	Queue      int       // callers that wait for a slot
+	Grew       time.Time // when containers were last started
+	Shrank     time.Time // when containers were last drained
+}
+
+// Policy is what is wanted.
+type Policy struct {
+	Min, Max int // containers; Max 0: as many as there are, so that nothing is started or drained
+	Slots    int // of a container that would be started
+
+	Margin         int           // slots that should be free for those who come next
+	IdleAfter      time.Duration // how long a container is empty before it may be drained
+	GrowCooldown   time.Duration // between two starts for the margin; a queue and the minimum do not wait
+	ShrinkCooldown time.Duration // after a start or a drain, before idle containers are drained
+}
+
+// Decision is what to do.
+type Decision struct {
+	Want   int      // containers that should exist after it
+	Start  int      // containers to start
+	Drain  []string // containers to drain, in this order
+	Reason string   // for people; "" when there is nothing to do
+}
+
+// Decide applies the policy to what there is.
+func Decide(have Stats, want Policy, now time.Time) Decision {
+	exist := len(have.Containers) + have.Starting
+	if want.Max <= 0 {
+		return Decision{Want: exist}
+	}
+	floor := max(0, min(want.Min, want.Max))
+	switch {
+	case exist > want.Max:
+		return excess(have, exist-want.Max, exist)
+	case exist < floor:
+		return Decision{Want: floor, Start: floor - exist, Reason: fmt.Sprintf("%d of at least %d containers exist", exist, floor)}
+	}
+	if d := grow(have, want, now); d.Start > 0 {
+		return d
+	}
+	return shrink(have, want, now, floor)
+}
+
+// excess drains the n containers that lose the least: those with the fewest
+// leases, and of these the ones that are empty the shortest, as what was kept
+// longest is most likely wanted.
+func excess(have Stats, n, exist int) Decision {
+	order := slices.Clone(have.Containers)
+	slices.SortFunc(order, func(a, b Container) int {
+		return cmp.Or(cmp.Compare(a.Leased, b.Leased), b.Empty.Compare(a.Empty), cmp.Compare(b.ID, a.ID))
+	})
+	d := Decision{Want: exist, Reason: fmt.Sprintf("%d containers more than allowed", n)}
+	for _, c := range order[:min(n, len(order))] {
+		d.Drain = append(d.Drain, c.ID)
+		d.Want--
+	}
+	return d
+}
+
+// grow starts what the queue and the margin lack.
+func grow(have Stats, want Policy, now time.Time) Decision {
+	exist := len(have.Containers) + have.Starting
+	free := have.Starting * want.Slots
+	for _, c := range have.Containers {
+		free += c.Free
+	}
+	lack := have.Queue + want.Margin - free
+	room := want.Max - exist
+	if lack <= 0 || room <= 0 || want.Slots <= 0 {
+		return Decision{Want: exist}
+	}
+	if have.Queue <= free && now.Before(have.Grew.Add(want.GrowCooldown)) {
+		return Decision{Want: exist}
+	}
+	n := min(room, (lack+want.Slots-1)/want.Slots)
+	return Decision{
+		Want: exist + n, Start: n,
+		Reason: fmt.Sprintf("%d callers wait and %d slots are free or starting, %d should be", have.Queue, free, want.Margin),
+	}
+}
+
+// shrink drains empty containers that nobody has needed for a while, the one
+// that is empty the longest first.
+func shrink(have Stats, want Policy, now time.Time, floor int) Decision {
+	exist := len(have.Containers) + have.Starting
+	stay := Decision{Want: exist}
+	rested := !now.Before(have.Grew.Add(want.ShrinkCooldown)) && !now.Before(have.Shrank.Add(want.ShrinkCooldown))
+	if have.Queue > 0 || have.Starting > 0 || !rested {
+		return stay
+	}
+	free := 0
+	var idle []Container
+	for _, c := range have.Containers {
+		free += c.Free
+		if c.Leased == 0 && !c.Empty.IsZero() && !now.Before(c.Empty.Add(want.IdleAfter)) {
+			idle = append(idle, c)
+		}
+	}
+	slices.SortFunc(idle, func(a, b Container) int {
+		return cmp.Or(a.Empty.Compare(b.Empty), cmp.Compare(b.ID, a.ID))
+	})
+	d := stay
+	for _, c := range idle {
+		if d.Want <= floor || free-c.Free < want.Margin {
+			break
+		}
+		free -= c.Free
+		d.Want--
+		d.Drain = append(d.Drain, c.ID)
+	}
+	if len(d.Drain) > 0 {
+		d.Reason = fmt.Sprintf("%d containers were empty for %v", len(d.Drain), want.IdleAfter)
+	}
+	return d
+}

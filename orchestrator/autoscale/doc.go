@@ -1,0 +1,17 @@
+// Package autoscale decides how many containers should exist. Decide is a
+// pure function: what there is and what is wanted go in, what to start and
+// what to drain comes out. It keeps no state and reads no clock, so that every
+// decision can be replayed from its arguments.
+//
+// The rules, the first that applies decides:
+//
+//  1. Above the maximum, drain down to it: empty containers first.
+//  2. Below the minimum, start up to it.
+//  3. Callers wait, or fewer slots are free than the margin: start as many as
+//     bring the free slots up, counting those that are starting already.
+//  4. Containers that were empty for long enough are drained, as long as the
+//     margin stays free without them and the minimum is kept.
+//
+// What rule 4 leaves is enough for rule 3, so under a constant load there is
+// an end to deciding.
+package autoscale
