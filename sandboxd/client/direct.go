@@ -3,10 +3,12 @@ package client
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -54,8 +56,9 @@ func transport(origin *url.URL) http.RoundTripper {
 		ExpectContinueTimeout: time.Second,
 		DisableCompression:    true,
 	}
-	// A name in another alphabet has a form for the wire, which rest knows.
-	foreign := strings.ContainsFunc(origin.Host, func(r rune) bool { return r > 0x7e })
+	// A name in another alphabet, or of a zone, has a form for the wire, which
+	// rest knows.
+	foreign := strings.ContainsFunc(origin.Host, func(r rune) bool { return r > 0x7e || r == '%' })
 	if !canPeek || origin.Scheme != "http" || foreign {
 		return rest
 	}
@@ -82,7 +85,7 @@ func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 		text.Reset()
 		d.buffers.Put(text)
 	}()
-	if err := req.Write(text); err != nil {
+	if err := write(text, req); err != nil {
 		return nil, err
 	}
 	for again := false; ; again = true {
@@ -118,6 +121,39 @@ func (d *direct) takes(req *http.Request) bool {
 		}
 	}
 	return true
+}
+
+// write puts the whole request into text. It does what req.Write would for a
+// request that direct takes. What that has for all others costs a call some
+// 15 µs, because little of it is in the processor's caches between two calls.
+func write(text *bytes.Buffer, req *http.Request) error {
+	for _, part := range [...]string{
+		req.Method, " ", req.URL.RequestURI(), " HTTP/1.1\r\nHost: ", req.URL.Host, "\r\nUser-Agent: Go-http-client/1.1\r\n",
+	} {
+		text.WriteString(part)
+	}
+	for name, values := range req.Header {
+		for _, value := range values {
+			for _, part := range [...]string{name, ": ", value, "\r\n"} {
+				text.WriteString(part)
+			}
+		}
+	}
+	if req.ContentLength > 0 || req.Method == http.MethodPost || req.Method == http.MethodPut {
+		text.WriteString("Content-Length: ")
+		text.Write(strconv.AppendInt(text.AvailableBuffer(), req.ContentLength, 10))
+		text.WriteString("\r\n")
+	}
+	text.WriteString("\r\n")
+	if req.Body == nil {
+		return nil
+	}
+	defer func() { _ = req.Body.Close() }() // it is at hand, so nothing hangs on it
+	n, err := text.ReadFrom(req.Body)
+	if err == nil && n != req.ContentLength {
+		err = fmt.Errorf("body of request has %d bytes instead of %d", n, req.ContentLength)
+	}
+	return err
 }
 
 func breaksHeader(value string) bool {

@@ -1,12 +1,14 @@
 package client
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -230,7 +232,7 @@ func TestDirectLeavesTheRestToNetHTTP(t *testing.T) {
 		req.Header = c.header
 		assert.Equal(t, c.taken, d.takes(req), name)
 	}
-	for _, address := range []string{"https://10.0.0.1", "http://b\u00fccher.example"} {
+	for _, address := range []string{"https://10.0.0.1", "http://b\u00fccher.example", "http://[fe80::1%25lo]"} {
 		client, err := New(Config{URL: address})
 		require.NoError(t, err)
 		assert.IsType(t, &http.Transport{}, client.http.Transport, address)
@@ -242,6 +244,45 @@ func TestDirectLeavesTheRestToNetHTTP(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, client.http.Transport.(*direct).address, address)
 	}
+}
+
+func TestDirectWritesARequestAsNetHTTPDoes(t *testing.T) {
+	for _, c := range []struct{ method, target, body string }{
+		{"GET", "http://c", ""},
+		{"GET", "http://[::1]:80/a%2fb/%2E%2E/c?q=%C3%BC&x=a+b", ""},
+		{"HEAD", "http://c/x?", ""},
+		{"POST", "http://c:8080/x", `{"a":1}`},
+		{"POST", "http://c:8080/x", ""},
+		{"PUT", "http://c:8080/x", ""},
+		{"DELETE", "http://c:8080/x", ""},
+		{"DELETE", "http://c:8080/x", "x"},
+	} {
+		request := func() *http.Request {
+			var in io.Reader
+			if c.body != "" {
+				in = strings.NewReader(c.body)
+			}
+			req, err := http.NewRequestWithContext(t.Context(), c.method, c.target, in)
+			require.NoError(t, err)
+			req.Header = http.Header{"Accept": {"a", "b"}, "Authorization": {"Bearer x"}, keyRepeatable: nil}
+			return req
+		}
+		lines := func(text bytes.Buffer) []string {
+			header, body, _ := strings.Cut(text.String(), "\r\n\r\n")
+			first, rest, _ := strings.Cut(header, "\r\n")
+			fields := strings.Split(rest, "\r\n")
+			slices.Sort(fields)
+			return append(fields, first, body)
+		}
+		var got, want bytes.Buffer
+		require.NoError(t, write(&got, request()))
+		require.NoError(t, request().Write(&want))
+		assert.Equal(t, lines(want), lines(got), c)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://c", strings.NewReader("x"))
+	require.NoError(t, err)
+	req.ContentLength = 2
+	assert.ErrorContains(t, write(&bytes.Buffer{}, req), "1 bytes instead of 2")
 }
 
 func TestATokenThatIsNoHeaderIsRefused(t *testing.T) {
