@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"berth/sandboxd/api"
 	"berth/sandboxd/client"
 	"berth/slots"
+	"berth/slots/need"
 	"berth/slots/sandbox/sandboxtest"
 )
 
@@ -202,11 +204,19 @@ func TestC07AndC08TheShellIsBashAndItsOutputUntouched(t *testing.T) {
 	r = bash(t, a, `x=(a b); [[ ${x[1]} == b ]] && echo "$BASH_VERSION"`)
 	assert.NotEmpty(t, r["output"])
 	assert.Equal(t, "bash", meta(t, r)["shell"])
-	// An environment without bash falls back, and says so.
-	r = bash(t, a, "echo from $0", object{"env": object{"PATH": "/workspace/bin"}})
-	assert.Equal(t, false, r["success"], "no shell at all: %v", r)
-	require.Equal(t, true, bash(t, a, "mkdir bin && cp /bin/sh bin/")["success"])
-	r = bash(t, a, "echo from sh", object{"env": object{"PATH": "/workspace/bin"}})
+	// A call's PATH is for what the command starts; its shell stays the slot's.
+	require.Equal(t, true, bash(t, a, "mkdir bin && printf '#!/bin/sh\necho mine' > bin/tool && cp bin/tool bin/bash && chmod +x bin/*")["success"])
+	r = bash(t, a, `tool; bash; [[ $BASH_VERSION ]] && echo "$PATH"`, object{"env": object{"PATH": "/workspace/bin"}})
+	assert.Equal(t, "mine\nmine\n/workspace/bin", r["output"])
+	assert.Equal(t, "bash", meta(t, r)["shell"])
+	// A slot without bash falls back to sh, and says so.
+	b := best(t, agenttest.Options{Args: []string{"--env", "PATH=/workspace/bin"}})
+	sh, err := os.Open("/bin/sh")
+	require.NoError(t, err)
+	defer sh.Close()
+	_, err = b.PutFile(t.Context(), client.Place{SlotID: "slot_0", Path: "bin/sh"}, sh, client.PutOptions{Mode: 0o755})
+	require.NoError(t, err)
+	r = bash(t, b, "echo from $0")
 	assert.Equal(t, "from sh", r["output"])
 	assert.Equal(t, "sh", meta(t, r)["shell"])
 }
@@ -374,4 +384,26 @@ func TestC17And18PathsEnvironmentDirectoryAndInput(t *testing.T) {
 			assert.Empty(t, bash(t, a, "cat")["output"], "no input is an end at once")
 		})
 	}
+}
+
+// Many small processes use the memory up: the holder must not be what goes,
+// and the shell and what runs in it with it.
+func TestTheShellOutlivesACommandThatRanOutOfMemory(t *testing.T) {
+	t.Parallel()
+	a := best(t, agenttest.Options{Args: []string{"--memory", "96MiB"}})
+	health, err := a.Health(t.Context())
+	require.NoError(t, err)
+	if health.Isolation.Axes[slots.AxisMemory] != "cgroup" {
+		need.Facility(t, "cgroup", fmt.Errorf("memory is limited by %s", health.Isolation.Axes[slots.AxisMemory]))
+	}
+	shell := func(command string) api.Result {
+		r, err := a.Tool("slot_0", "bash_stateful", map[string]any{"command": command}, 20)
+		require.NoError(t, err)
+		return r
+	}
+	require.True(t, shell("kept=here; sleep 600 & echo begun").Success)
+	r := a.Bash(t, "slot_0", `for i in $(seq 400); do (x=$(head -c 1M /dev/zero | tr '\0' x); sleep 30) & done; wait`, 30)
+	assert.True(t, r.Metadata.OOMKilled, "%+v", r)
+	r = shell("echo $kept; jobs -r | wc -l")
+	assert.Equal(t, "here\n1", r.Output, "%+v", r)
 }

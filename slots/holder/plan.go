@@ -19,11 +19,12 @@ type Plan struct {
 	Confine   string   `json:"confine"` // the agent's binary, as the slot sees it; "" when it cannot
 
 	Rlimits     []Rlimit         `json:"rlimits"`
-	OOMScoreAdj int              `json:"oom_score_adj"`
+	OOMScoreAdj int              `json:"oom_score_adj"` // of what it starts; its own is holderOOMMargin below
 	Landlock    *Landlock        `json:"landlock,omitempty"`
 	NoNewPrivs  bool             `json:"no_new_privs"`
 	Seccomp     *seccomp.Options `json:"seccomp,omitempty"`
 	trees       []int            // View.Trees, in the holder
+	scoreFile   int              // of the holder's own score; 0: none
 	Began       int64            `json:"began,omitempty"` // set by the holder, Unix nanoseconds
 	Threads     int              `json:"threads"`         // made ahead, so that a full pids limit cannot end the holder
 }

@@ -26,6 +26,10 @@ const socketFD = 3
 // rulesFD is where a holder finds the spawner's port ruleset, if there is one.
 const rulesFD = 4
 
+// scoreFD is where a confined holder finds the file of its own OOM score, when
+// there is one.
+const scoreFD = 5
+
 // planFD is where a confined holder finds its plan.
 const planFD = 4
 
@@ -41,6 +45,8 @@ type server struct {
 	tree *workspace.Tree
 	env  []string
 	path pathCache
+
+	score oomScore
 
 	// Of the one thread that makes and ends processes.
 	procs  map[int]*process    // our direct children, by pid
@@ -106,6 +112,9 @@ func becomeServer(c *blockingConn) error {
 	if err == nil {
 		err = unix.Dup3(text, planFD, 0)
 	}
+	if err == nil && plan.scoreFile > 0 {
+		err = unix.Dup3(plan.scoreFile, scoreFD, 0)
+	}
 	if err == nil {
 		_, err = unix.FcntlInt(socketFD, unix.F_SETFD, 0)
 	}
@@ -168,9 +177,13 @@ func start(c *blockingConn) (*server, error) {
 		return nil, &stageError{"plan", err}
 	}
 	s := &server{
-		plan: plan, conn: c, env: plan.Env,
+		plan: plan, conn: c, env: mergeEnv(nil, plan.Env),
 		procs: map[int]*process{}, kept: map[uint64]*process{}, cancels: map[uint64]context.CancelFunc{}, inputs: map[uint64]chan bool{},
 		ops: make(chan struct{}, maxOps),
+	}
+	s.score = newOOMScore(-1, plan.OOMScoreAdj)
+	if _, err := unix.FcntlInt(scoreFD, unix.F_GETFD, 0); err == nil && plan.OOMScoreAdj != 0 {
+		s.score.fd = scoreFD
 	}
 	if s.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return nil, &stageError{"open /dev/null", err}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -79,17 +78,6 @@ func setUp(p *Plan) error {
 		}
 	}
 	return nil
-}
-
-func setOOMScore(p *Plan) error {
-	if p.OOMScoreAdj == 0 {
-		return nil
-	}
-	err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(p.OOMScoreAdj)), 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil // no /proc in this container: nothing to be done, and reported by the probe
-	}
-	return err
 }
 
 func setSubreaper(p *Plan) error {

@@ -36,7 +36,9 @@ func (s *server) spawn(f frame) {
 
 	pidfd := -1
 	attr.Sys.PidFD = &pidfd
+	s.score.lend(request.Keep)
 	pid, err := syscall.ForkExec(path, request.Argv, attr)
+	s.score.back()
 	if err != nil {
 		s.refuse(f.id, &stageError{"exec", fmt.Errorf("%s: %w", path, err)})
 		return
@@ -62,7 +64,7 @@ func (s *server) prepare(request *spawnRequest, files []int) (path string, attr 
 	if len(request.Env) > 0 {
 		env = mergeEnv(s.env, request.Env)
 	}
-	if path, err = s.path.lookup(request.Argv[0], env, len(request.Env) > 0); err != nil {
+	if path, err = s.path.lookup(request.Argv[0], s.env); err != nil {
 		return "", nil, &stageError{"lookup", err}
 	}
 	if len(request.Confine) > 0 {
@@ -152,14 +154,16 @@ func mergeEnv(env, extra []string) []string {
 	return out
 }
 
-// pathCache remembers where programs are for the slot's usual PATH.
+// pathCache remembers where programs are by the slot's PATH. A command that
+// brings a PATH of its own means it for what the command starts: the shell that
+// runs it is there all the same.
 type pathCache map[string]string
 
-func (c *pathCache) lookup(name string, env []string, fresh bool) (string, error) {
+func (c *pathCache) lookup(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
-	if path, ok := (*c)[name]; ok && !fresh {
+	if path, ok := (*c)[name]; ok {
 		return path, nil
 	}
 	for _, kv := range env {
@@ -175,12 +179,10 @@ func (c *pathCache) lookup(name string, env []string, fresh bool) (string, error
 			if st, err := os.Stat(path); err != nil || st.IsDir() {
 				continue
 			}
-			if !fresh {
-				if *c == nil {
-					*c = pathCache{}
-				}
-				(*c)[name] = path
+			if *c == nil {
+				*c = pathCache{}
 			}
+			(*c)[name] = path
 			return path, nil
 		}
 	}

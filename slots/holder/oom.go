@@ -1,0 +1,68 @@
+package holder
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// The margins are by how much the kernel prefers to kill commands. With a
+// slot's memory used up by many small processes the holder would be the largest
+// one, and take all of the slot along; the next largest is the shell.
+const (
+	holderOOMMargin = 100
+	keptOOMMargin   = 50
+)
+
+// oomScore lends what is being started its score: a process begins with its
+// parent's, and cannot set its own before it runs.
+type oomScore struct {
+	fd                  int // of the holder's own score; -1: it cannot be set
+	own, kept, ordinary []byte
+}
+
+func newOOMScore(fd, score int) oomScore {
+	text := func(score int) []byte { return []byte(strconv.Itoa(score)) }
+	return oomScore{fd: fd, own: text(score - holderOOMMargin), kept: text(score - keptOOMMargin), ordinary: text(score)}
+}
+
+// lend raises the holder's score until back is called.
+func (o *oomScore) lend(keep bool) {
+	if keep {
+		o.write(o.kept)
+		return
+	}
+	o.write(o.ordinary)
+}
+
+func (o *oomScore) back() { o.write(o.own) }
+
+func (o *oomScore) write(score []byte) {
+	if o.fd >= 0 {
+		unix.Pwrite(o.fd, score, 0) //nolint:errcheck // it was written before, and is a preference
+	}
+}
+
+// setOOMScore sets the holder's own score, and keeps the file for serving,
+// which may not open it any more.
+func setOOMScore(p *Plan) error {
+	if p.OOMScoreAdj == 0 {
+		return nil
+	}
+	fd, err := unix.Open("/proc/self/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // no /proc in this container: nothing to be done, and reported by the probe
+	}
+	if err != nil {
+		return fmt.Errorf("open score: %w", err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Pwrite(fd, newOOMScore(fd, p.OOMScoreAdj).own, 0); err != nil {
+		return fmt.Errorf("write score: %w", err)
+	}
+	// Above the numbers that the server's own are put on.
+	p.scoreFile, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, scoreFD+1)
+	return err
+}
