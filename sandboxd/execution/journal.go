@@ -37,7 +37,9 @@ const (
 	recordHeader  = 1 + 8 + 32 + 2 // event, milliseconds since 1970, fingerprint, length of the id
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// castagnoli is made when it is first needed: the same program starts for every
+// slot, where it is not.
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // event is what a record tells.
 type event byte
@@ -68,7 +70,7 @@ func (r record) appendTo(b []byte) []byte {
 	b = append(b, r.result...)
 	payload := b[start+frameHeader:]
 	binary.LittleEndian.PutUint32(b[start:], uint32(len(payload)))
-	binary.LittleEndian.PutUint32(b[start+4:], crc32.Checksum(payload, castagnoli))
+	binary.LittleEndian.PutUint32(b[start+4:], crc32.Checksum(payload, castagnoli()))
 	return b
 }
 
@@ -84,7 +86,7 @@ func cutRecord(b []byte) (r record, rest []byte, ok bool) {
 	}
 	payload := b[frameHeader:][:size]
 	idEnd := recordHeader + int(binary.LittleEndian.Uint16(payload[recordHeader-2:]))
-	if crc32.Checksum(payload, castagnoli) != sum || idEnd > len(payload) {
+	if crc32.Checksum(payload, castagnoli()) != sum || idEnd > len(payload) {
 		return record{}, b, false
 	}
 	r = record{

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"berth/slots"
@@ -34,7 +35,10 @@ type Config struct {
 }
 
 // treeName is prefix, pid and something random.
-var treeName = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_]*)-([1-9][0-9]{0,9})-([A-Za-z0-9]{1,32})$`)
+// Compiled when it is first needed: the same program starts for every slot.
+var treeName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_]*)-([1-9][0-9]{0,9})-([A-Za-z0-9]{1,32})$`)
+})
 
 // NewName is a name for the tree of this process: "<prefix>-<pid>-<random>".
 // The prefix is letters, digits and underscores.
@@ -44,7 +48,7 @@ func NewName(prefix string) string {
 
 // owner is the prefix and the pid in a tree's name.
 func owner(name string) (prefix string, pid int, ok bool) {
-	m := treeName.FindStringSubmatch(name)
+	m := treeName().FindStringSubmatch(name)
 	if m == nil {
 		return "", 0, false
 	}
@@ -145,7 +149,7 @@ func bare(tried []Attempt) bool {
 func open(ctx context.Context, cfg Config, k kernel) (*Tree, error) {
 	cfg.Name = cmp.Or(cfg.Name, NewName("berth"))
 	cfg.Root = cmp.Or(cfg.Root, "/")
-	if !treeName.MatchString(cfg.Name) {
+	if !treeName().MatchString(cfg.Name) {
 		return nil, fmt.Errorf("open cgroup tree: name %q is not <prefix>-<pid>-<random>", cfg.Name)
 	}
 	p, err := look(cfg.Root)

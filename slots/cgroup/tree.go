@@ -69,12 +69,12 @@ func (t *Tree) at(path string) []string {
 	return out
 }
 
-var groupName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+var groupName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`) })
 
 // Create makes a group with limits. The name is a slot's or a spare's: up to
 // 64 letters, digits, '_', '.', '-'. A name that is in use is fs.ErrExist.
 func (t *Tree) Create(name string, l slots.Limits) (*Group, error) {
-	if !groupName.MatchString(name) || name == selfName {
+	if !groupName().MatchString(name) || name == selfName {
 		return nil, fmt.Errorf("create cgroup: %q is no name for a group", name)
 	}
 	t.mu.Lock()
