@@ -1,0 +1,27 @@
+// Package pool says which slot may be used by whom now. It leases slots to
+// trajectories, takes them back, watches the containers they are in, and
+// starts and drains containers as they are needed.
+//
+// The slots hold their own leases: a container grants, renews, expires and
+// fences them, and keeps them across its own crash. What this package knows is
+// a view of that. It is rebuilt from the containers at the start and corrected
+// while it is used, so several orchestrators may work on the same containers:
+// every grant is decided by the container, and what one of them refuses is
+// tried at the next.
+//
+//	Acquire ─► queue ─┐            ┌─► AcquireAny at the fullest container
+//	                  ├─► match ───┤
+//	slot free, up ────┘            └─► refused or lost: back to its place
+//
+//	watch (one goroutine per container) ─► Health, Slots ─► view ─► match
+//	run   (one for all)                 ─► Watch of the fleet, autoscale
+//
+// The mutex of a pool guards its view and is never held while a container is
+// asked. A request to a container belongs to the pool, not to the caller that
+// caused it: a caller may leave at any time, and what was won for it is given
+// back.
+//
+// A request whose answer was lost may have been granted. Each grant carries a
+// label of its own, so that such a lease is recognised when the container is
+// read the next time, and released.
+package pool

@@ -1,0 +1,133 @@
+package pool
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"time"
+
+	"berth/orchestrator/autoscale"
+	"berth/slots"
+)
+
+// settling is how long a decision that should not wait does wait, so that many
+// reasons make one.
+const settling = 10 * time.Millisecond
+
+// rescale makes the next decision come at once. It never blocks.
+func (p *Pools) rescale() {
+	select {
+	case p.scaled <- struct{}{}:
+	default:
+	}
+}
+
+// scale decides about the number of containers again and again.
+func (p *Pools) scale(ctx context.Context) {
+	if p.Ready(ctx) != nil {
+		return
+	}
+	tick := time.NewTicker(p.cfg.ScaleEvery)
+	defer tick.Stop()
+	for {
+		for _, name := range p.names {
+			p.pools[name].scale()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-p.scaled:
+			pause(ctx, settling)
+		}
+	}
+}
+
+// scale decides once.
+func (p *pool) scale() {
+	now := time.Now()
+	p.mu.Lock()
+	for trajectory, e := range p.ended {
+		if now.Sub(e.at) > p.owner.cfg.Remember {
+			delete(p.ended, trajectory)
+		}
+	}
+	d := autoscale.Decide(p.existLocked(), p.template.policy(), now)
+	p.refused = 0
+	if now.Before(p.startAfter) {
+		d.Start = 0
+	}
+	p.startLocked(d.Start, now)
+	for _, id := range d.Drain {
+		p.shrank = now
+		p.drainLocked(p.containers[id], 0)
+	}
+	p.mu.Unlock()
+	if d.Start > 0 || len(d.Drain) > 0 {
+		p.owner.cfg.Log.Info("pool scaled", "template", p.template.Name, "start", d.Start, "drain", d.Drain, "reason", d.Reason)
+		p.owner.cfg.Observer.Scaled(p.template.Name, d.Start, len(d.Drain))
+	}
+}
+
+// existLocked is what there is, for a decision.
+func (p *pool) existLocked() autoscale.Stats {
+	s := autoscale.Stats{Starting: len(p.starting), Queue: p.queue.len() + p.refused, Grew: p.grew, Shrank: p.shrank}
+	for _, c := range p.containers {
+		if c.draining {
+			continue
+		}
+		one := autoscale.Container{ID: c.id, Slots: len(c.slots), Leased: c.leased + c.asked, Free: c.spare(), Empty: c.empty}
+		if one.Leased > 0 {
+			one.Empty = time.Time{}
+		}
+		s.Containers = append(s.Containers, one)
+	}
+	return s
+}
+
+// spare is how many slots the container adds to those that are free. One that
+// was not read yet, or not again since a request failed, is taken for good: a
+// decision that lasts minutes should not hang on a moment.
+func (c *container) spare() int {
+	switch {
+	case c.silent || c.closing || c.cordoned:
+		return 0
+	case c.readAt.IsZero():
+		return c.known.Slots
+	}
+	return max(0, c.free-c.asked)
+}
+
+// startLocked starts containers.
+func (p *pool) startLocked(n int, now time.Time) {
+	for range n {
+		id := p.template.Name + "-" + strings.ToLower(rand.Text()[:12])
+		p.grew = now
+		p.starting[id] = true
+		if !p.owner.spawn(func(ctx context.Context) { p.start(ctx, id) }) {
+			delete(p.starting, id)
+		}
+	}
+}
+
+// start has the fleet start a container, and waits for it.
+func (p *pool) start(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, p.owner.cfg.StartTimeout)
+	defer cancel()
+	started, err := p.owner.fleet.Start(ctx, p.template.spec(id))
+	if err == nil {
+		err = p.adopt(started)
+	}
+	p.mu.Lock()
+	delete(p.starting, id)
+	if err != nil {
+		p.startAfter = time.Now().Add(min(time.Minute, time.Second<<min(p.startFails, 6)))
+		p.startFails++
+	} else {
+		p.startFails = 0
+	}
+	p.mu.Unlock()
+	if err != nil && p.owner.ctx.Err() == nil {
+		p.owner.cfg.Log.Error("container not started", "container", id, "error", slots.AsError(err))
+	}
+}

@@ -1,0 +1,60 @@
+package pool
+
+import (
+	"time"
+
+	"berth/slots"
+)
+
+// Stats is how one pool stands. It is a snapshot.
+type Stats struct {
+	Template   string
+	Slots      int // of all containers
+	Available  int // could be leased now
+	Acquired   int // have a lease, releases under way included
+	ByState    map[slots.State]int
+	Containers map[ContainerState]int
+	Starting   int // containers that were asked for and do not answer yet
+	Queue      int // acquires that wait for a free slot
+	Oldest     time.Duration
+	Waited     Waited
+}
+
+// Waited is how long acquires took until they had their lease.
+type Waited struct {
+	Count             uint64 // since the start
+	P50, P99, Longest time.Duration
+}
+
+// Stats returns how each pool stands, by template.
+func (p *Pools) Stats() []Stats {
+	all := make([]Stats, 0, len(p.names))
+	for _, name := range p.names {
+		all = append(all, p.pools[name].stats())
+	}
+	return all
+}
+
+func (p *pool) stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := Stats{
+		Template: p.template.Name, ByState: map[slots.State]int{}, Containers: map[ContainerState]int{},
+		Starting: len(p.starting), Queue: p.queue.len(),
+	}
+	for _, c := range p.containers {
+		s.Slots += len(c.slots)
+		s.Available += c.room()
+		s.Acquired += c.leased
+		s.Containers[c.state()]++
+		for _, slot := range c.slots {
+			s.ByState[slot.state]++
+		}
+	}
+	if w := p.queue.first(); w != nil {
+		s.Oldest = time.Since(w.since)
+	}
+	s.Waited.Count = p.waits.count
+	s.Waited.P50, s.Waited.P99, s.Waited.Longest = p.waits.quantiles()
+	return s
+}
