@@ -43,10 +43,19 @@ var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
 var envPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
+// CheckID refuses, with slots.KindBadRequest, what cannot be the ID of a
+// container.
+func CheckID(id string) error {
+	if !idPattern.MatchString(id) {
+		return bad("id %.80q: want 1 to 63 letters, digits, - and _, the first a letter or digit", id)
+	}
+	return nil
+}
+
 // Check refuses, with slots.KindBadRequest, a Spec that no backend can start.
 func (s Spec) Check() error {
-	if !idPattern.MatchString(s.ID) {
-		return bad("id %q: want 1 to 63 letters, digits, - and _, the first a letter or digit", s.ID)
+	if err := CheckID(s.ID); err != nil {
+		return err
 	}
 	if s.Slots < 1 || s.Slots > MaxSlots {
 		return bad("slots: want 1 to %d, got %d", MaxSlots, s.Slots)

@@ -1,0 +1,362 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"berth/orchestrator/backend"
+	"berth/slots"
+)
+
+// Why a container's life is interrupted.
+var (
+	errStopped   = errors.New("stopped")
+	errAbandoned = errors.New("nobody waits for the start any more")
+	errClosed    = errors.New("backend is closed")
+)
+
+const (
+	adoptTime    = 5 * time.Second // that Open waits for containers that run
+	discoverLook = time.Second     // between two looks for what others have started
+	endedKept    = 24 * time.Hour  // that the log of what was given up is kept
+)
+
+// Backend runs containers as processes. It satisfies backend.Backend.
+type Backend struct {
+	config Config
+	feed   backend.Feed
+	http   *http.Client
+	cancel context.CancelCauseFunc
+	work   sync.WaitGroup   // one for each container, and the discovery
+	spawn  func(*container) // has work look after it
+
+	// mu guards what follows and the containers' fields that say so. Nothing
+	// waits while it is held, and no file is read.
+	mu     sync.Mutex
+	closed bool
+	all    map[string]*container
+	ended  map[string]string // IDs that are used up, and why
+	broken map[string]bool   // directories that were complained of
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// Open adopts the containers that are below Config.Dir: it returns when those
+// that run answer, and starts those that do not run again meanwhile. Close
+// ends it; ctx is for opening only.
+func Open(ctx context.Context, config Config) (*Backend, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("open local backend: %w", err)
+	}
+	// Slots of a uid of their own pass through it, but need not see what is in it.
+	if err := os.MkdirAll(config.Dir, 0o711); err != nil { //nolint:gosec // see above
+		return nil, fmt.Errorf("open local backend: %w", err)
+	}
+	b := &Backend{
+		config: config, all: map[string]*container{}, ended: map[string]string{}, broken: map[string]bool{},
+		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: askTimeout},
+	}
+	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	b.cancel = cancel
+	b.spawn = func(c *container) {
+		own, cancel := context.WithCancelCause(life)
+		c.cancel = cancel
+		b.work.Go(func() { c.run(life, own) })
+	}
+	running, err := b.discover(true)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open local backend: %w", err), b.Close())
+	}
+	b.work.Go(func() { b.keepDiscovering(life) })
+	adopting, stop := context.WithTimeout(ctx, adoptTime)
+	defer stop()
+	for _, c := range running {
+		select {
+		case <-c.begun:
+		case <-adopting.Done():
+		}
+	}
+	return b, nil
+}
+
+// keepDiscovering finds what other orchestrators start.
+func (b *Backend) keepDiscovering(ctx context.Context) {
+	tick := time.NewTicker(discoverLook)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if _, err := b.discover(false); err != nil {
+				b.config.Logger.Warn("cannot look for containers", "error", err)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// discover begins to look after every container that is not known yet, and
+// returns those of them whose process runs.
+func (b *Backend) discover(first bool) (running []*container, err error) {
+	entries, err := os.ReadDir(b.config.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	for _, entry := range entries {
+		id := entry.Name()
+		if !entry.IsDir() || backend.CheckID(id) != nil || b.known(id) {
+			continue
+		}
+		if first {
+			b.tidy(id)
+		}
+		c, err := b.adopt(id)
+		switch {
+		case err != nil:
+			b.complain(id, err)
+		case c != nil && c.ran:
+			running = append(running, c)
+		}
+	}
+	return running, nil
+}
+
+func (b *Backend) known(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all[id] != nil || b.ended[id] != ""
+}
+
+// complain says once what is wrong with a directory. It is left as it is.
+func (b *Backend) complain(id string, err error) {
+	b.mu.Lock()
+	before := b.broken[id]
+	b.broken[id] = true
+	b.mu.Unlock()
+	if !before {
+		b.config.Logger.Error("cannot adopt container", "container", id, "error", err)
+	}
+}
+
+// tidy removes what is left of a container that was given up long ago.
+func (b *Backend) tidy(id string) {
+	dir := b.place(id)
+	s, err := dir.load()
+	if err != nil || s.Ended == "" {
+		return
+	}
+	st, err := os.Stat(dir.join("state"))
+	if err == nil && time.Since(st.ModTime()) > endedKept {
+		err = dir.removeUnused()
+	}
+	if err != nil && !errors.Is(err, errLocked) {
+		b.complain(id, err)
+	}
+}
+
+func (b *Backend) place(id string) directory { return directory(filepath.Join(b.config.Dir, id)) }
+
+// adopt returns the container of the ID, which it begins to look after when it
+// was not known. nil means that there is none, or none any more.
+func (b *Backend) adopt(id string) (*container, error) {
+	b.mu.Lock()
+	c := b.all[id]
+	b.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	dir := b.place(id)
+	s, err := dir.load()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil && s.Spec.ID != id {
+		err = fmt.Errorf("it is of container %s", s.Spec.ID)
+	}
+	if err == nil {
+		err = s.Spec.Check()
+	}
+	if err != nil {
+		return nil, err
+	}
+	ran := false
+	if p, err := open(s.Process, dir.data()); err == nil {
+		ran = true
+		p.close()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.all[id] != nil:
+		return b.all[id], nil
+	case s.Ended != "":
+		b.ended[id] = s.Ended
+		return nil, nil
+	case b.ended[id] != "" || b.closed:
+		return nil, nil
+	}
+	c = b.addLocked(s.Spec)
+	c.ran = ran
+	b.spawn(c)
+	return c, nil
+}
+
+func (b *Backend) addLocked(spec backend.Spec) *container {
+	c := &container{
+		b: b, dir: b.place(spec.ID), spec: spec, log: b.config.Logger.With("container", spec.ID),
+		begun: make(chan struct{}), over: make(chan struct{}),
+	}
+	b.all[spec.ID] = c
+	return c
+}
+
+// Start is backend.Backend's.
+func (b *Backend) Start(ctx context.Context, spec backend.Spec) (backend.Container, error) {
+	if err := spec.Check(); err != nil {
+		return backend.Container{}, err
+	}
+	for {
+		if ctx.Err() != nil {
+			return backend.Container{}, interrupted("start", spec.ID, context.Cause(ctx))
+		}
+		// It may be there already: of another orchestrator, or of one before us.
+		if _, err := b.adopt(spec.ID); err != nil {
+			return backend.Container{}, slots.Errorf(slots.KindInternal, "start container %s: %w", spec.ID, err)
+		}
+		c, err := b.join(spec.Clone())
+		if err != nil {
+			return backend.Container{}, err
+		}
+		select {
+		case <-c.begun:
+		case <-ctx.Done():
+			b.leave(c)
+			continue
+		}
+		switch up, ok := b.feed.Get(spec.ID); {
+		case errors.Is(c.err, errAbandoned): // by its last caller, before us
+			<-c.over
+		case c.err != nil:
+			return backend.Container{}, c.err
+		case ok:
+			return up, nil
+		default:
+			return backend.Container{}, hasEnded(spec.ID, "it is not up any more")
+		}
+	}
+}
+
+// join returns the container of the spec, which it begins to start when there
+// is none yet.
+func (b *Backend) join(spec backend.Spec) (*container, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := b.all[spec.ID]
+	switch {
+	case b.closed:
+		return nil, interrupted("start", spec.ID, errClosed)
+	case b.ended[spec.ID] != "":
+		return nil, hasEnded(spec.ID, b.ended[spec.ID])
+	case c != nil && errors.Is(c.told, errStopped):
+		return nil, slots.Errorf(slots.KindConflict, "container %s is being stopped", spec.ID)
+	case c != nil && !c.spec.Equal(spec):
+		return nil, otherSpec(spec.ID)
+	case c == nil && b.config.Max > 0 && len(b.all) >= b.config.Max:
+		return nil, slots.Errorf(slots.KindPoolExhausted, "start container %s: there are %d already", spec.ID, len(b.all))
+	case c == nil:
+		c = b.addLocked(spec)
+		c.ours = true
+		b.spawn(c)
+	}
+	c.waiting++
+	return c, nil
+}
+
+// leave is a call that waits no longer. The last one takes along what it began.
+func (b *Backend) leave(c *container) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.waiting--; c.waiting == 0 && c.ours {
+		c.tellLocked(errAbandoned, 0)
+	}
+}
+
+// Stop is backend.Backend's.
+func (b *Backend) Stop(ctx context.Context, id string, grace time.Duration) error {
+	if backend.CheckID(id) != nil {
+		return nil // there is none
+	}
+	c, err := b.adopt(id)
+	if err != nil {
+		return slots.Errorf(slots.KindInternal, "stop container %s: %w", id, err)
+	}
+	b.mu.Lock()
+	closed, ended := b.closed, b.ended[id] != ""
+	if c != nil {
+		c.tellLocked(errStopped, grace)
+	}
+	b.mu.Unlock()
+	switch {
+	case c == nil && !ended:
+		return nil
+	case c == nil:
+		if err := b.place(id).removeUnused(); err != nil && !errors.Is(err, errLocked) {
+			return slots.Errorf(slots.KindInternal, "stop container %s: %w", id, err)
+		}
+		return nil
+	case closed:
+		return interrupted("stop", id, errClosed)
+	}
+	select {
+	case <-c.over:
+		return c.stopErr
+	case <-ctx.Done():
+		return interrupted("stop", id, context.Cause(ctx))
+	}
+}
+
+// List is backend.Backend's.
+func (b *Backend) List(ctx context.Context) ([]backend.Container, error) {
+	if ctx.Err() != nil {
+		return nil, slots.Errorf(slots.KindInterrupted, "list containers: %w", context.Cause(ctx))
+	}
+	return b.feed.List(), nil
+}
+
+// Watch is backend.Backend's.
+func (b *Backend) Watch(ctx context.Context) iter.Seq[backend.Event] { return b.feed.Watch(ctx) }
+
+// Close ends every Watch and, unless Config.Keep says otherwise, the
+// containers that we look after; what they have on disk stays, for the next
+// Open. It returns when that is done, whatever Config.Grace allows.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.feed.Close()
+	b.cancel(errClosed)
+	b.work.Wait()
+	b.http.CloseIdleConnections()
+	return nil
+}
+
+func hasEnded(id, why string) error {
+	return slots.Errorf(slots.KindConflict, "container %s has ended, and an id is used once: %s", id, why)
+}
+
+func otherSpec(id string) error {
+	return slots.Errorf(slots.KindConflict, "container %s was started with another spec", id)
+}
+
+func interrupted(verb, id string, cause error) error {
+	return slots.Errorf(slots.KindInterrupted, "%s container %s: %w", verb, id, cause)
+}
