@@ -189,7 +189,7 @@ func (b *Backend) adopt(id string) (*container, error) {
 		return nil, err
 	}
 	ran := false
-	if p, err := open(s.Process, dir.data()); err == nil {
+	if p, err := open(s.Process, dir.dataDir()); err == nil {
 		ran = true
 		p.close()
 	}

@@ -41,7 +41,7 @@ type container struct {
 // tellLocked interrupts the container's life. The first reason holds, but a
 // start that was abandoned can still be stopped.
 func (c *container) tellLocked(why error, grace time.Duration) {
-	if c.told != nil && (why != errStopped || errors.Is(c.told, errStopped)) {
+	if c.told != nil && (!errors.Is(why, errStopped) || errors.Is(c.told, errStopped)) {
 		return
 	}
 	c.told, c.grace = why, grace
@@ -49,10 +49,10 @@ func (c *container) tellLocked(why error, grace time.Duration) {
 }
 
 // order is what the container was told, and the grace it has for it.
-func (c *container) order() (why error, grace time.Duration, ours bool) {
+func (c *container) order() (grace time.Duration, ours bool, why error) {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
-	return c.told, max(c.grace, leastGrace), c.ours
+	return max(c.grace, leastGrace), c.ours, c.told
 }
 
 // run is the container's life as we see it: we look after it, or we watch
@@ -65,7 +65,7 @@ func (c *container) run(life, own context.Context) {
 		c.forget("")
 		return
 	}
-	lock, err := c.dir.lock()
+	lock, err := c.dir.lock(os.O_CREATE)
 	if errors.Is(err, errLocked) {
 		lock, err = c.observe(life, own)
 	}
@@ -95,7 +95,7 @@ func (c *container) vanished() {
 
 // makePlace makes the directory of a container that begins.
 func (c *container) makePlace() error {
-	if _, _, ours := c.order(); !ours {
+	if _, ours, _ := c.order(); !ours {
 		return nil
 	}
 	err := os.Mkdir(string(c.dir), 0o711) //nolint:gosec // slots pass through it
@@ -172,7 +172,7 @@ func (c *container) observe(life, own context.Context) (*os.File, error) {
 			return nil, errClosed
 		case <-told:
 			told = nil
-			if why, grace, _ := c.order(); errors.Is(why, errStopped) {
+			if grace, _, why := c.order(); errors.Is(why, errStopped) {
 				if err := c.dir.askStop(grace); err != nil {
 					return nil, err
 				}
@@ -185,8 +185,11 @@ func (c *container) observe(life, own context.Context) (*os.File, error) {
 		if err := c.glance(life); err != nil {
 			return nil, err
 		}
-		lock, err := c.dir.lock()
-		if err == nil || !errors.Is(err, errLocked) {
+		lock, err := c.dir.lock(0)
+		if errors.Is(err, fs.ErrNotExist) {
+			os.Remove(string(c.dir)) //nolint:errcheck // who held the lock does the same next, unless it was killed
+		}
+		if !errors.Is(err, errLocked) {
 			return lock, err
 		}
 	}
@@ -196,8 +199,6 @@ func (c *container) observe(life, own context.Context) (*os.File, error) {
 func (c *container) glance(ctx context.Context) error {
 	s, err := c.dir.load()
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && c.isBegun():
-		return err
 	case errors.Is(err, fs.ErrNotExist): // not yet, or not any more: the lock tells
 		return nil
 	case err != nil:
@@ -214,7 +215,7 @@ func (c *container) glance(ctx context.Context) error {
 	if ok && up.URL == "http://"+s.Address {
 		return nil
 	}
-	p, err := open(s.Process, c.dir.data())
+	p, err := open(s.Process, c.dir.dataDir())
 	if err != nil {
 		return nil //nolint:nilerr // who looks after it sees to that
 	}
@@ -238,11 +239,14 @@ func (c *container) isBegun() bool {
 func (c *container) lookAfter(own context.Context, lock *os.File) {
 	defer lock.Close()
 	s, err := c.dir.load()
-	_, _, ours := c.order()
+	_, ours, _ := c.order()
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && ours:
 		s, err = state{Spec: c.spec, Started: time.Now().UTC().Round(0)}, nil
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist): // what was half removed has no state
+		if err := c.dir.remove(); err != nil {
+			c.log.Error("cannot remove what is left of a container", "error", err)
+		}
 		c.vanished()
 		return
 	case err == nil && s.Ended != "":
@@ -302,7 +306,7 @@ func (d directory) removeUnused() error {
 	if _, err := os.Stat(string(d)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	lock, err := d.lock()
+	lock, err := d.lock(os.O_CREATE)
 	if err != nil {
 		return err
 	}

@@ -33,9 +33,9 @@ const (
 
 // adoptProcess takes over the process of an orchestrator before us, if one runs.
 func (k *keeping) adoptProcess() {
-	p, err := open(k.Process, k.dir.data())
+	p, err := open(k.Process, k.dir.dataDir())
 	if err != nil && k.Process.PID == 0 {
-		p, err = search(k.dir.data())
+		p, err = search(k.dir.dataDir())
 	}
 	if err != nil {
 		return
@@ -74,7 +74,7 @@ func (k *keeping) run(ctx context.Context) {
 }
 
 func (k *keeping) isOurs() bool {
-	_, _, ours := k.order()
+	_, ours, _ := k.order()
 	return ours
 }
 
@@ -189,7 +189,7 @@ func (k *keeping) arguments() []string {
 	}
 	args := []string{
 		"serve", "--listen", listen, "--slots", strconv.Itoa(k.spec.Slots),
-		"--data-dir", k.dir.data(), "--token-file", k.dir.token(), "--hide", k.b.config.Dir,
+		"--data-dir", k.dir.dataDir(), "--token-file", k.dir.token(), "--hide", k.b.config.Dir,
 		"--network", network, "--drain-timeout", k.b.config.Grace.String(), "--log-json",
 	}
 	add := func(flag, value string, set bool) {
@@ -276,10 +276,12 @@ func (k *keeping) lostPort() bool {
 		return false
 	}
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", k.Wish)
-	if err == nil {
-		listener.Close()
+	if err != nil {
+		return true
 	}
-	return err != nil
+	// It was only asked for; whether it closes well decides nothing.
+	_ = listener.Close()
+	return false
 }
 
 // attend returns when the process has ended or ctx has.
@@ -313,7 +315,7 @@ func (k *keeping) heed() {
 
 // conclude does what the container's life was interrupted for.
 func (k *keeping) conclude() {
-	why, grace, ours := k.order()
+	grace, ours, why := k.order()
 	switch {
 	case errors.Is(why, errStopped):
 		k.stop(grace)
@@ -364,7 +366,7 @@ func (k *keeping) undo(why error) {
 func (k *keeping) giveUp(why string) {
 	k.log.Error("container given up", "error", why, "crashes", k.Crashes)
 	k.Ended = why
-	err := errors.Join(k.dir.save(k.state), removeTree(k.dir.data()), os.Remove(k.dir.token()))
+	err := errors.Join(k.dir.save(k.state), removeTree(k.dir.dataDir()), os.Remove(k.dir.token()))
 	if err != nil {
 		k.log.Error("cannot tidy up after a container", "error", err)
 	}

@@ -113,13 +113,14 @@ func dial(t *testing.T, c backend.Container) *client.Client {
 	t.Helper()
 	remote, err := client.New(client.Config{URL: c.URL, Token: c.Token, Retries: -1})
 	require.NoError(t, err)
-	t.Cleanup(remote.Close)
 	return remote
 }
 
 func lease(t *testing.T, c backend.Container) slots.Lease {
 	t.Helper()
-	l, err := dial(t, c).AcquireAny(soon(t), api.LeaseRequest{Trajectory: "t-1", TTLSeconds: 600})
+	remote := dial(t, c)
+	defer remote.Close()
+	l, err := remote.AcquireAny(soon(t), api.LeaseRequest{Trajectory: "t-1", TTLSeconds: 600})
 	require.NoError(t, err)
 	return l
 }
@@ -128,6 +129,7 @@ func lease(t *testing.T, c backend.Container) slots.Lease {
 func eventuallyLeased(t *testing.T, c backend.Container, want slots.Lease) {
 	t.Helper()
 	remote := dial(t, c)
+	defer remote.Close()
 	require.Eventually(t, func() bool {
 		leases, err := remote.Leases(t.Context())
 		return err == nil && len(leases) == 1 && leases[0].Token == want.Token && leases[0].Trajectory == want.Trajectory
@@ -200,7 +202,7 @@ func orchestrator(t *testing.T, p plan) (containers []backend.Container, kill fu
 	require.NoError(t, err)
 	own, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.Command(own) //nolint:noctx // kill ends it
+	cmd := exec.Command(own)
 	cmd.Env = append(os.Environ(), envHelper+"="+string(text))
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
@@ -264,7 +266,7 @@ func TestItKeepsThePromisesOfABackendForAnOrdinaryUser(t *testing.T) {
 	text, err := os.ReadFile(own)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(binary, text, 0o755)) //nolint:gosec // the other user runs it
-	cmd := exec.CommandContext(t.Context(), binary, "-test.run=TestItKeepsThePromisesOfABackend$", "-test.v")
+	cmd := exec.CommandContext(t.Context(), binary, "-test.run=TestItKeepsThePromisesOfABackend$|TestASlotReads", "-test.v")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinary, Gid: ordinary}}
 	cmd.Env = append(os.Environ(), "BERTH_AGENT="+sandboxtest.Agent(t), "TMPDIR="+dir, "HOME="+dir)
 	cmd.Dir = dir
@@ -272,6 +274,6 @@ func TestItKeepsThePromisesOfABackendForAnOrdinaryUser(t *testing.T) {
 	if err != nil && strings.Contains(string(out), "permission denied") && !strings.Contains(string(out), "=== RUN") {
 		need.Facility(t, "user", err)
 	}
-	assert.NoError(t, err, "%s", out)
+	require.NoError(t, err, "%s", out)
 	assert.Contains(t, string(out), "--- PASS: TestItKeepsThePromisesOfABackend", "%s", out)
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -90,9 +91,9 @@ func (d directory) lastWords(from int64) string {
 func words(text string) string {
 	text = strings.TrimSpace(text)
 	lines := strings.Split(text, "\n")
-	for i := len(lines) - 1; i >= 0; i-- {
+	for i, last := range slices.Backward(lines) {
 		var l line
-		if json.Unmarshal([]byte(lines[i]), &l) != nil {
+		if json.Unmarshal([]byte(last), &l) != nil {
 			// A panic is many lines, of which the first says most.
 			begin := i
 			for begin > 0 && !strings.HasPrefix(lines[begin-1], "{") {

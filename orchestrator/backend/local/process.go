@@ -98,7 +98,12 @@ func serves(pid int, dataDir string) bool {
 	if err != nil {
 		return false
 	}
-	args := strings.Split(string(text), "\x00")
+	return servesDirectory(string(text), dataDir)
+}
+
+// servesDirectory reads a /proc/<pid>/cmdline.
+func servesDirectory(cmdline, dataDir string) bool {
+	args := strings.Split(cmdline, "\x00")
 	at := slices.Index(args, "--data-dir")
 	return len(args) > 1 && args[1] == "serve" && at > 0 && at+1 < len(args) && args[at+1] == dataDir
 }
@@ -145,24 +150,28 @@ func (p *process) ended() bool {
 		return false
 	}
 	if err == nil && start == p.Start {
-		p.reap()
+		return p.reap()
 	}
 	return true
 }
 
 // reap takes the status of a child. Whoever is not its parent learns nothing.
-func (p *process) reap() {
+// It is false while threads of the process still end.
+func (p *process) reap() bool {
 	var status syscall.WaitStatus
 	pid, err := syscall.Wait4(p.PID, &status, syscall.WNOHANG, nil)
-	if err != nil || pid != p.PID {
-		return
-	}
-	if status.Signaled() {
+	switch {
+	case err != nil: // no child of ours
+		return true
+	case pid != p.PID:
+		return false
+	case status.Signaled():
 		p.status = fmt.Sprintf("ended by signal %d (%v)", int(status.Signal()), status.Signal())
-		return
+	default:
+		p.code = status.ExitStatus()
+		p.status = fmt.Sprintf("ended with status %d", p.code)
 	}
-	p.code = status.ExitStatus()
-	p.status = fmt.Sprintf("ended with status %d", p.code)
+	return true
 }
 
 // signal sends the signal to this process and no other.

@@ -34,7 +34,7 @@ type state struct {
 type directory string
 
 func (d directory) join(name string) string { return filepath.Join(string(d), name) }
-func (d directory) data() string            { return d.join("data") }
+func (d directory) dataDir() string         { return d.join("data") }
 func (d directory) log() string             { return d.join("log") }
 func (d directory) token() string           { return d.join("token") }
 
@@ -105,9 +105,10 @@ var errLocked = errors.New("another orchestrator looks after the container")
 
 // lock makes us the one that looks after the container, until the file is
 // closed or our process ends. It is errLocked when there is one already, and
-// fs.ErrNotExist when the container is gone.
-func (d directory) lock() (*os.File, error) {
-	f, err := os.OpenFile(d.join("lock"), os.O_CREATE|os.O_RDWR, 0o600)
+// fs.ErrNotExist when the container is gone, which only os.O_CREATE among the
+// flags may begin.
+func (d directory) lock(flags int) (*os.File, error) {
+	f, err := os.OpenFile(d.join("lock"), os.O_RDWR|flags, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock container: %w", err)
 	}
@@ -149,7 +150,13 @@ func (d directory) remove() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	err = errors.Join(err, removeTree(d.data()))
+	entries, listErr := os.ReadDir(string(d))
+	err = errors.Join(err, listErr)
+	for _, entry := range entries {
+		if entry.Name() != "lock" {
+			err = errors.Join(err, removeTree(d.join(entry.Name())))
+		}
+	}
 	if err == nil {
 		err = removeTree(string(d))
 	}
