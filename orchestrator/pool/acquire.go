@@ -234,33 +234,36 @@ func (p *pool) grant(ctx context.Context, w *waiter, c *container) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.owner.cfg.GrantTimeout)
 	defer cancel()
+	began := time.Now()
 	lease, err := remote.AcquireAny(ctx, want)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.asked--
 	delete(p.granting, name)
-	switch now := time.Now(); {
+	switch {
 	case c.removed:
-		p.againLocked(w, now)
+		p.againLocked(w, time.Now())
 	case err != nil:
 		p.refusedLocked(w, c, name, err)
 	default:
-		p.grantedLocked(w, c, lease, now)
+		p.grantedLocked(w, c, lease, began)
 	}
 	c.placeLocked()
 	p.matchLocked()
 }
 
 // grantedLocked hands the lease over, or back when nobody wants it any more.
-func (p *pool) grantedLocked(w *waiter, c *container, lease slots.Lease, now time.Time) {
+func (p *pool) grantedLocked(w *waiter, c *container, lease slots.Lease, began time.Time) {
+	now := time.Now()
 	c.failures, c.seen = 0, now
 	s := c.slotLocked(lease.SlotID)
 	p.clock++
 	s.changed = p.clock
-	if s.token > lease.Token {
-		// Somebody was given the slot after this one was: it has ended.
+	if s.lease != nil && s.lease.Token > lease.Token || now.Sub(began) >= lease.TTL {
+		// The answer took so long that the lease may be over already.
 		p.againLocked(w, now)
+		c.look()
 		return
 	}
 	if s.lease != nil && s.lease.Token != lease.Token {

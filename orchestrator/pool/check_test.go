@@ -9,8 +9,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"berth/orchestrator/backend"
 	"berth/orchestrator/pool"
+	"berth/sandboxd/client"
 	"berth/slots"
+)
+
+// What the pool is made for.
+var (
+	_ pool.Remote = (*client.Client)(nil)
+	_ pool.Fleet  = backend.Backend(nil)
 )
 
 func TestTemplatesThatMakeNoPoolAreRefused(t *testing.T) {

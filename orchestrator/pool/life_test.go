@@ -21,8 +21,7 @@ func scaled(least, most int) pool.Template {
 
 // stays waits and returns how the one pool stands then.
 func stays(p *pool.Pools, d time.Duration) pool.Stats {
-	time.Sleep(d)
-	synctest.Wait()
+	pass(d)
 	return p.Stats()[0]
 }
 
@@ -41,7 +40,7 @@ func TestReleaseIsDoneOnce(t *testing.T) {
 			})
 		}
 		tasks.Wait()
-		assert.Equal(t, 1, c.calls["release"])
+		assert.Equal(t, 1, c.count("release"))
 		receipt, err := p.Release(t.Context(), l.Ref(), true)
 		require.NoError(t, err)
 		assert.True(t, receipt.Clean)
@@ -75,7 +74,7 @@ func TestASlotThatCannotBeResetServesNobodyUntilItCan(t *testing.T) {
 		s := stays(p, 3*time.Second)
 		assert.Equal(t, 1, s.ByState[slots.StateQuarantined])
 		assert.Equal(t, 1, s.Available)
-		assert.Positive(t, c.calls["reset"], "it is tried again")
+		assert.Positive(t, c.count("reset"), "it is tried again")
 		c.set(func() { c.dirty = false })
 		assert.Equal(t, 2, stays(p, time.Minute).Available)
 	})
@@ -173,6 +172,53 @@ func TestASilentContainerIsLostWithItsLeases(t *testing.T) {
 	})
 }
 
+func TestASilentContainerIsKeptAsLongAsALeaseMayHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		p := open(t, f, pool.Config{Templates: []pool.Template{scaled(1, 1)}, LostAfter: 5 * time.Second})
+		stays(p, time.Second)
+		c := f.all()[0]
+		l := acquire(t, p, "x")
+		c.set(func() { c.cut = true })
+		stays(p, 50*time.Second)
+		assert.Empty(t, f.stopped)
+		c.set(func() { c.cut = false })
+		stays(p, 2*time.Second)
+		_, err := p.Renew(t.Context(), l.Ref(), 0)
+		require.NoError(t, err)
+		c.set(func() { c.cut = true })
+		stays(p, 65*time.Second)
+		assert.Equal(t, []string{c.known.ID}, f.stopped)
+	})
+}
+
+func TestAReleaseThatIsHeardLateTakesNothingFromTheNextTenant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		c := f.add("a", "t", 2)
+		p := open(t, f, pool.Config{})
+		x := acquire(t, p, "x")
+		c.set(func() { c.lag = map[string]time.Duration{"release": time.Second} })
+		var tasks sync.WaitGroup
+		tasks.Go(func() {
+			_, err := p.Release(t.Context(), x.Ref(), true)
+			assert.NoError(t, err)
+		})
+		synctest.Wait()
+		y := acquire(t, p, "y")
+		require.Equal(t, x.Slot.SlotID, y.Slot.SlotID, "the container knows that it is free before we do")
+		tasks.Wait()
+		held, err := p.Lookup(t.Context(), "t", "y")
+		require.NoError(t, err)
+		require.Len(t, held, 1)
+		assert.Equal(t, y.Ref(), held[0].Ref())
+		assert.Equal(t, 1, stays(p, 2*time.Second).Available)
+		for _, s := range p.Containers()[0].Slots {
+			assert.Nil(t, s.Receipt, "what x left says nothing about y")
+		}
+	})
+}
+
 func TestLeasesOfAContainerThatEndedAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet()
@@ -194,10 +240,13 @@ func TestLeasesOfAContainerThatEndedAreLost(t *testing.T) {
 		stays(p, time.Second)
 		assert.True(t, waits.done)
 		require.NoError(t, waits.err)
-		assert.Equal(t, "b", acquire(t, p, "x").Container.ID)
-		held, err := p.Lookup(t.Context(), "t", "x")
+		fresh := acquire(t, p, "x")
+		assert.Equal(t, "b", fresh.Container.ID)
+		_, err = p.Release(t.Context(), fresh.Ref(), true)
 		require.NoError(t, err)
-		assert.Len(t, held, 1)
+		held, err := p.Lookup(t.Context(), "t", "x")
+		require.NoError(t, err, "it heard of the loss when it acquired")
+		assert.Empty(t, held)
 	})
 }
 
@@ -279,13 +328,15 @@ func TestThePoolGrowsWithItsQueueAndShrinksWhenIdle(t *testing.T) {
 		assert.Equal(t, 3, f.started, "never above the maximum")
 		assert.Equal(t, 6, s.Acquired)
 		assert.Equal(t, 2, s.Queue)
-		for _, w := range waiting {
-			if w.done {
-				_, err := p.Release(t.Context(), w.lease.Ref(), true)
-				require.NoError(t, err)
-			}
+		held, err := p.List(t.Context(), pool.Filter{})
+		require.NoError(t, err)
+		require.Len(t, held, 6)
+		for _, l := range held {
+			_, err := p.Release(t.Context(), l.Ref(), true)
+			require.NoError(t, err)
 		}
 		s = stays(p, 30*time.Second)
+		assert.True(t, waiting[7].done)
 		assert.Equal(t, 2, s.Acquired)
 		assert.Equal(t, 3, s.Containers[pool.ContainerReady])
 		s = stays(p, 5*time.Minute)

@@ -47,6 +47,12 @@ func kind(err error) slots.Kind {
 	return slots.AsError(err).Kind
 }
 
+// pass lets the time pass, and everybody come to rest.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // asked is what becomes of an acquire that runs beside the test.
 type asked struct {
 	lease pool.Lease
@@ -87,10 +93,14 @@ func TestATrajectoryHasOneSlotUnlessItAsksForMore(t *testing.T) {
 		c := f.add("a", "t", 4)
 		p := open(t, f, pool.Config{})
 		first := acquire(t, p, "x")
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		again := acquire(t, p, "x")
 		assert.Equal(t, first.Ref(), again.Ref())
 		assert.True(t, again.Slot.ExpiresAt.After(first.Slot.ExpiresAt), "it lasts as long as a new one")
+
+		shorter, err := p.Acquire(t.Context(), pool.Request{Template: "t", Trajectory: "x", TTL: time.Second})
+		require.NoError(t, err)
+		assert.False(t, shorter.Slot.ExpiresAt.Before(again.Slot.ExpiresAt), "it is never made shorter")
 
 		second, err := p.Acquire(t.Context(), pool.Request{Template: "t", Trajectory: "x", Further: true})
 		require.NoError(t, err)
@@ -112,7 +122,7 @@ func TestAcquiresOfOneTrajectoryJoin(t *testing.T) {
 		p := open(t, f, pool.Config{})
 		c.set(func() { c.takes = time.Second })
 		one, two := ask(t.Context(), p, pool.Request{Trajectory: "x"}), ask(t.Context(), p, pool.Request{Trajectory: "x"})
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		require.True(t, one.done && two.done)
 		require.NoError(t, errors.Join(one.err, two.err))
 		assert.Equal(t, one.lease.Ref(), two.lease.Ref())
@@ -153,7 +163,7 @@ func TestARefusalTellsThePlaceInTheQueue(t *testing.T) {
 		short := ask(t.Context(), p, pool.Request{Trajectory: "short", Wait: 3 * time.Second})
 		ask(t.Context(), p, pool.Request{Trajectory: "last", Wait: time.Hour})
 		full := ask(t.Context(), p, pool.Request{Trajectory: "none", Wait: time.Hour})
-		time.Sleep(4 * time.Second)
+		pass(4 * time.Second)
 		assert.False(t, long.done)
 		for _, c := range []struct {
 			a    *asked
@@ -204,11 +214,75 @@ func TestACallerThatLeavesTakesNothingAlong(t *testing.T) {
 		leave()
 		synctest.Wait()
 		assert.Equal(t, slots.KindInterrupted, kind(served.err))
-		time.Sleep(time.Second)
+		pass(time.Second)
 		require.True(t, after.done, "the slot that was won goes to the next")
 		require.NoError(t, after.err)
 		assert.Equal(t, 1, c.leased())
 		assert.Equal(t, 1, p.Stats()[0].Acquired)
+	})
+}
+
+func TestAGrantThatNobodyWaitsForIsNotFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		c := f.add("a", "t", 2)
+		p := open(t, f, pool.Config{})
+		c.set(func() { c.lag = map[string]time.Duration{"acquire": 3 * time.Second} })
+		gone, leave := context.WithCancel(t.Context())
+		served := ask(gone, p, pool.Request{Trajectory: "x"})
+		pass(2 * time.Second) // the container was read, and shows the lease
+		assert.Equal(t, 1, p.Stats()[0].Acquired)
+		held, err := p.Lookup(t.Context(), "t", "x")
+		require.NoError(t, err)
+		assert.Empty(t, held, "it is not x's before x was told")
+		leave()
+		synctest.Wait()
+		assert.True(t, served.done)
+		pass(3 * time.Second)
+		assert.Zero(t, c.leased())
+		assert.Equal(t, 2, p.Stats()[0].Available)
+	})
+}
+
+func TestAGrantThatComesAfterItsTTLIsNotHandedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		c := f.add("a", "t", 2)
+		p := open(t, f, pool.Config{})
+		c.set(func() { c.lag = map[string]time.Duration{"acquire": 3 * time.Second} })
+		start := time.Now()
+		late := ask(t.Context(), p, pool.Request{Trajectory: "x", TTL: 2 * time.Second, Wait: time.Hour})
+		pass(3500 * time.Millisecond)
+		c.set(func() { c.lag = nil })
+		pass(3 * time.Second)
+		require.True(t, late.done, "it was tried again")
+		require.NoError(t, late.err)
+		assert.True(t, late.lease.Slot.ExpiresAt.After(start.Add(3*time.Second)), "the first was over when it came")
+	})
+}
+
+func TestAContainerThatHasLostItsRecordsIsBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		c := f.add("a", "t", 1)
+		p := open(t, f, pool.Config{})
+		for i := range 3 {
+			_, err := p.Release(t.Context(), acquire(t, p, fmt.Sprint(i)).Ref(), true)
+			require.NoError(t, err)
+		}
+		acquire(t, p, "old")
+		c.set(func() { c.slots = newContainer("a", "t", 1).slots }) // its tokens begin at 1 again
+		pass(6 * time.Second)
+		_, err := p.Lookup(t.Context(), "t", "old")
+		assert.Equal(t, slots.KindSlotLost, kind(err))
+		l := acquire(t, p, "new")
+		assert.Equal(t, uint64(1), l.Slot.Token)
+		pass(6 * time.Second)
+		assert.Equal(t, l.Ref(), acquire(t, p, "new").Ref())
+		_, err = p.Release(t.Context(), l.Ref(), true)
+		require.NoError(t, err)
+		assert.Equal(t, 1, p.Stats()[0].Available)
+		assert.Zero(t, c.leased())
 	})
 }
 
@@ -228,7 +302,7 @@ func TestAContainerThatHangsKeepsNobodyFromTheOthers(t *testing.T) {
 		_, err = p.Release(t.Context(), l.Ref(), true)
 		require.NoError(t, err)
 		assert.Zero(t, time.Since(start))
-		time.Sleep(6 * time.Second)
+		pass(6 * time.Second)
 		require.True(t, first.done)
 		require.NoError(t, first.err, "it was tried elsewhere")
 		assert.Equal(t, "b", first.lease.Container.ID)
@@ -243,7 +317,7 @@ func TestALeaseWhoseGrantWasNeverHeardOfIsGivenBack(t *testing.T) {
 		a.set(func() { a.mute = func() bool { a.mute = nil; return true } })
 		l := acquire(t, p, "x")
 		assert.Equal(t, "b", l.Container.ID, "the answer of a was lost")
-		time.Sleep(time.Second)
+		pass(time.Second)
 		assert.Zero(t, a.leased())
 		assert.Equal(t, 1, b.leased())
 		held, err := p.Lookup(t.Context(), "t", "x")
@@ -269,7 +343,7 @@ func TestRefusedRequestsAndStaleViewsAreToldApart(t *testing.T) {
 			_, err = p.Release(t.Context(), l.Ref(), true)
 			require.NoError(t, err)
 			a.set(func() { a.refused = nil })
-			time.Sleep(2 * time.Second)
+			pass(2 * time.Second)
 			l = acquire(t, p, "z")
 			assert.Equal(t, "a", l.Container.ID, "it is asked again")
 			_, err = p.Release(t.Context(), l.Ref(), true)
@@ -289,7 +363,7 @@ func TestSlotsOfAClientThatDiedAreFreeAfterTheTTL(t *testing.T) {
 		for i := range 16 {
 			acquire(t, p, fmt.Sprint("dead", i))
 		}
-		time.Sleep(time.Minute + 5*time.Second)
+		pass(time.Minute + 5*time.Second)
 		assert.Equal(t, 16, p.Stats()[0].Available)
 		_, err := p.Lookup(t.Context(), "t", "dead3")
 		assert.Equal(t, slots.KindLeaseExpired, kind(err))
@@ -352,7 +426,7 @@ func TestTwoOrchestratorsShareTheContainers(t *testing.T) {
 			_, err := one.Release(t.Context(), ref, true)
 			require.NoError(t, err)
 		}
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		require.True(t, waits.done, "what the other has freed is found")
 		require.NoError(t, waits.err)
 		assert.Equal(t, 7, one.Stats()[0].Available)

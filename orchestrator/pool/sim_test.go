@@ -143,14 +143,15 @@ type container struct {
 	mu      sync.Mutex
 	known   backend.Container
 	slots   []*simSlot
-	dead    bool          // gone for good
-	cut     bool          // nobody reaches it
-	takes   time.Duration // of each answer
-	resets  time.Duration // of a reset
-	dirty   bool          // resets fail
-	drains  bool          // says that it is shutting down
-	mute    func() bool   // whether to lose the answer of a request that was carried out
-	refused error         // what AcquireAny answers, if not nil
+	dead    bool                     // gone for good
+	cut     bool                     // nobody reaches it
+	takes   time.Duration            // of each answer
+	lag     map[string]time.Duration // from an operation to its answer
+	resets  time.Duration            // of a reset
+	dirty   bool                     // resets fail
+	drains  bool                     // says that it is shutting down
+	mute    func() bool              // whether to lose the answer of a request that was carried out
+	refused error                    // what AcquireAny answers, if not nil
 	calls   map[string]int
 }
 
@@ -218,9 +219,19 @@ func (c *container) slot(id string) (*simSlot, error) {
 // told to.
 func answer[T any](ctx context.Context, c *container, name string, do func(now time.Time) (T, error)) (T, error) {
 	var none T
-	if err := sleep(ctx, c.latency()); err != nil {
+	takes, lag := c.latency(name)
+	if err := sleep(ctx, takes); err != nil {
 		return none, err
 	}
+	v, err := carryOut(c, name, do)
+	if unheard := sleep(ctx, lag); unheard != nil {
+		return none, unheard
+	}
+	return v, err
+}
+
+func carryOut[T any](c *container, name string, do func(now time.Time) (T, error)) (T, error) {
+	var none T
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls[name]++
@@ -236,10 +247,10 @@ func answer[T any](ctx context.Context, c *container, name string, do func(now t
 	return v, err
 }
 
-func (c *container) latency() time.Duration {
+func (c *container) latency(name string) (takes, lag time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.takes
+	return c.takes, c.lag[name]
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -394,4 +405,11 @@ func (f *fleet) announce(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tellLocked(backend.Event{Kind: backend.Up, Container: f.containers[id].known})
+}
+
+// count is how many requests of a kind the container has carried out.
+func (c *container) count(name string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls[name]
 }

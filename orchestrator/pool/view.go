@@ -53,7 +53,7 @@ type slot struct {
 	state      slots.State
 	generation uint64
 	reason     string // why it is quarantined
-	token      uint64 // the highest that was seen
+	token      uint64 // the last that was seen
 	lease      *slots.Lease
 	until      time.Time // when the lease is over at the latest, by our clock
 	indexed    bool      // its trajectory finds it
@@ -99,7 +99,7 @@ func (c *container) changeLocked(s *slot, change func()) {
 		}
 	}
 	if s.lease != nil {
-		s.token = max(s.token, s.lease.Token)
+		s.token = s.lease.Token
 	}
 }
 

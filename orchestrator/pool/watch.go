@@ -251,9 +251,6 @@ func (p *pool) mergeLocked(c *container, list []api.Slot, began uint64, ended en
 }
 
 func (p *pool) mergeSlotLocked(s *slot, v api.Slot, now time.Time, ended endings) {
-	if v.Lease != nil && v.Lease.Token < s.token {
-		return // older than what we know
-	}
 	same := s.lease != nil && v.Lease != nil && s.lease.Token == v.Lease.Token
 	if s.lease != nil && !same {
 		ended[p.overLocked(s, now)]++
