@@ -32,7 +32,7 @@ func (s *Server) execute(c echo.Context) error {
 	}
 	ctx := c.Request().Context()
 	if m := streamed(c.Request()); m != plain {
-		return s.stream(c, s.Executions.Submit(ctx, call), m, offsets{})
+		return s.stream(c, s.Executions.Follow(ctx, call), m, offsets{})
 	}
 	answer, err := s.wait(ctx, s.Executions.Run(ctx, call))
 	if err != nil {

@@ -80,6 +80,10 @@ func knownSlot(id string) error {
 	return nil
 }
 
+func (k *fakeKeeper) Follow(ctx context.Context, call api.Call) *execution.Execution {
+	return k.Submit(ctx, call)
+}
+
 func (k *fakeKeeper) Run(ctx context.Context, call api.Call) *execution.Execution {
 	return k.Submit(ctx, call)
 }

@@ -26,6 +26,8 @@ type Executions interface {
 	// Submit queues the call and returns at once; a call that is refused comes
 	// back as an execution that has ended.
 	Submit(ctx context.Context, call api.Call) *execution.Execution
+	// Follow is Submit for who reads the output while the call runs.
+	Follow(ctx context.Context, call api.Call) *execution.Execution
 	// Run is Submit, and may return only once the call has ended.
 	Run(ctx context.Context, call api.Call) *execution.Execution
 }

@@ -268,6 +268,10 @@ func (panicking) Submit(context.Context, api.Call) *execution.Execution {
 	panic("a bug with\na newline")
 }
 
+func (p panicking) Follow(ctx context.Context, call api.Call) *execution.Execution {
+	return p.Submit(ctx, call)
+}
+
 func (p panicking) Run(ctx context.Context, call api.Call) *execution.Execution {
 	return p.Submit(ctx, call)
 }

@@ -65,7 +65,7 @@ func (s *slot) runTool(runner context.Context, j *job) (api.Result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, j.limit, sandbox.ErrTimedOut)
 	defer cancel()
 	result := s.invoke(ctx, j, tool.Call{ //nolint:contextcheck // an execution has a context of its own
-		Args: j.call.Args, Stdout: stdout, Stderr: stderr,
+		Args: j.call.Args, Stdout: stdout, Stderr: stderr, Live: j.live,
 		Timeout: j.call.Timeout, Limit: j.limit, Isolation: s.k.cfg.Isolation,
 	})
 	addSpill(&result, "stdout_path", stdout, stdoutPath)

@@ -46,6 +46,7 @@ type job struct {
 	tool   tool.Tool
 	limit  time.Duration
 	queued time.Time
+	live   bool        // its output is read while it runs
 	direct bool        // may run, and once admitted does run, on its caller's goroutine
 	unhook func() bool // stops the watch over cancellation before the start; nil: never queued
 }

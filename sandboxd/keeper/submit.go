@@ -19,18 +19,24 @@ import (
 // ctx bounds Submit only. Whoever waits for the execution ties it to a
 // context by waiting.
 func (k *Keeper) Submit(ctx context.Context, call api.Call) *execution.Execution {
-	return k.submit(ctx, call, false)
+	return k.submit(ctx, &job{call: call})
+}
+
+// Follow is Submit for who reads the output while the call runs.
+func (k *Keeper) Follow(ctx context.Context, call api.Call) *execution.Execution {
+	return k.submit(ctx, &job{call: call, live: true})
 }
 
 // Run is Submit for who does nothing but wait then. Where the slot is idle the
 // call runs on the caller's goroutine, and has finished when Run returns:
 // handing it over to another one takes longer than reading a file.
 func (k *Keeper) Run(ctx context.Context, call api.Call) *execution.Execution {
-	return k.submit(ctx, call, true)
+	return k.submit(ctx, &job{call: call, direct: true})
 }
 
-func (k *Keeper) submit(ctx context.Context, call api.Call, direct bool) *execution.Execution {
-	exec, fresh, err := k.Registry.Begin(ctx, call.ExecutionID, execution.Fingerprint(call))
+func (k *Keeper) submit(ctx context.Context, j *job) *execution.Execution {
+	call := &j.call
+	exec, fresh, err := k.Registry.Begin(ctx, call.ExecutionID, execution.Fingerprint(*call))
 	if err != nil {
 		// The id stands for another call or cannot stand for any, or the
 		// caller has gone.
@@ -42,7 +48,7 @@ func (k *Keeper) submit(ctx context.Context, call api.Call, direct bool) *execut
 	if !fresh {
 		return exec
 	}
-	j := &job{exec: exec, call: call, queued: time.Now(), direct: direct}
+	j.exec, j.queued = exec, time.Now()
 	s, err := k.admit(j) //nolint:contextcheck // an execution has a context of its own
 	if err != nil {
 		k.refuse(s, j, err)

@@ -39,7 +39,7 @@ func (bash) Run(ctx context.Context, s Slot, c Call) api.Result {
 	require := a.flag("require_sandbox", false)
 	cmd := sandbox.Command{
 		Env: a.environment("env"), Cwd: a.text("cwd"), Stdout: c.Stdout, Stderr: c.Stderr,
-		NoNetwork: !network, Background: a.flag("background", false),
+		NoNetwork: !network, Background: a.flag("background", false), Live: c.Live,
 	}
 	if len(cmd.Cwd) > maxCwd {
 		a.refuse("cwd", "is %d bytes long (max %d)", len(cmd.Cwd), maxCwd)

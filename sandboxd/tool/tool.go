@@ -33,6 +33,7 @@ type Call struct {
 	Args      json.RawMessage  // an object; empty and null mean {}
 	Stdout    *process.Capture // takes the output of processes; the caller closes it
 	Stderr    *process.Capture
+	Live      bool            // the output is read while the call runs
 	Timeout   api.Timeout     // as the client sent it, for the words of the answer
 	Limit     time.Duration   // what Timeout came to
 	Isolation slots.Isolation // what holds for the slot

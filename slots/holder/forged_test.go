@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +84,16 @@ var calls = map[string]func(ctx context.Context, h *Holder) error{
 		_, err = p.Wait(ctx)
 		return err
 	},
+	"run and collect": func(ctx context.Context, h *Holder) error {
+		p, err := h.Start(Request{Argv: []string{"true"}, Files: []int{-1}, Output: func(p Passed) {
+			closeAll(slices.DeleteFunc(p.Pipes[:], func(fd int) bool { return fd < 0 }))
+		}})
+		if err != nil {
+			return err
+		}
+		_, err = p.Wait(ctx)
+		return err
+	},
 	"sweep": func(ctx context.Context, h *Holder) error {
 		killed, left, err := h.Sweep(ctx)
 		if killed < 0 || left < 0 {
@@ -146,29 +157,36 @@ func TestA13_ForgedMessagesEndInAnErrorAndLeakNothing(t *testing.T) {
 		fatal  bool // the holder has broken the protocol and is killed
 		fine   bool // some calls may be content with it
 	}{
-		"garbage":                {answer: raw([]byte("garbage that is long enough")), fatal: true},
-		"a short packet":         {answer: raw([]byte{9}), fatal: true},
-		"an empty packet":        {answer: raw(nil), fatal: true},
-		"a huge packet":          {answer: raw(make([]byte, 120<<10)), fatal: true},
-		"a kind of ours":         {answer: reply(kindSpawn, "{}"), fine: true},
-		"another's id":           {answer: func(c *blockingConn, f frame) { c.send(kindReply, f.id+1000, []byte("{}"), pipe) }},
-		"id 0":                   {answer: func(c *blockingConn, _ frame) { c.send(kindReady, 0, nil, pipe, pipe) }},
-		"no answer":              {answer: func(*blockingConn, frame) {}},
-		"no JSON":                {answer: reply(kindReply, "{{{", pipe)},
-		"too many answers":       {answer: many(50, reply(kindReply, "{}", pipe, pipe)), fine: true},
-		"an exit for all":        {answer: reply(kindExited, `{"status":127,"run_ns":-5,"max_rss":-5,"killed":-5,"left":-7}`, pipe), fine: true},
-		"a stream without end":   {answer: reply(kindStream, "", pipe)},
-		"a stream of two":        {answer: reply(kindStream, "", pipe, pipe)},
-		"a stream of none":       {answer: reply(kindStream, "")},
-		"a stream from a file":   {answer: reply(kindStream, "", int(file.Fd()))},
-		"a stream from a device": {answer: reply(kindStream, "", int(zero.Fd()))},
-		"streams for ever":       {answer: many(20, reply(kindStream, "", pipe))},
-		"held: pipes for files":  {answer: reply(kindHeld, `{"paths":["a"]}`, pipe)},
-		"held: a device":         {answer: reply(kindHeld, `{"paths":["a"]}`, int(zero.Fd()))},
-		"held: files for pipes":  {answer: reply(kindHeld, `{"paths":["a","b"]}`, int(file.Fd()), int(file.Fd()), int(file.Fd()), int(file.Fd()))},
-		"held: fewer than said":  {answer: reply(kindHeld, `{"paths":["a","b"]}`, pipe)},
-		"held: an error and fds": {answer: reply(kindHeld, `{"error":{"stage":"x","errno":-1}}`, pipe, pipe), fine: true},
-		"an error of any kind":   {answer: reply(kindReply, `{"error":{"kind":"no such kind","message":"\u001b[31m"}}`, pipe), fine: true},
+		"garbage":                 {answer: raw([]byte("garbage that is long enough")), fatal: true},
+		"a short packet":          {answer: raw([]byte{9}), fatal: true},
+		"an empty packet":         {answer: raw(nil), fatal: true},
+		"a huge packet":           {answer: raw(make([]byte, 120<<10)), fatal: true},
+		"a kind of ours":          {answer: reply(kindSpawn, "{}"), fine: true},
+		"another's id":            {answer: func(c *blockingConn, f frame) { c.send(kindReply, f.id+1000, []byte("{}"), pipe) }},
+		"id 0":                    {answer: func(c *blockingConn, _ frame) { c.send(kindReady, 0, nil, pipe, pipe) }},
+		"no answer":               {answer: func(*blockingConn, frame) {}},
+		"no JSON":                 {answer: reply(kindReply, "{{{", pipe)},
+		"too many answers":        {answer: many(50, reply(kindReply, "{}", pipe, pipe)), fine: true},
+		"an exit for all":         {answer: reply(kindExited, `{"status":127,"run_ns":-5,"max_rss":-5,"killed":-5,"left":-7}`, pipe), fine: true},
+		"a stream without end":    {answer: reply(kindStream, "", pipe)},
+		"a stream of two":         {answer: reply(kindStream, "", pipe, pipe)},
+		"a stream of none":        {answer: reply(kindStream, "")},
+		"a stream from a file":    {answer: reply(kindStream, "", int(file.Fd()))},
+		"a stream from a device":  {answer: reply(kindStream, "", int(zero.Fd()))},
+		"streams for ever":        {answer: many(20, reply(kindStream, "", pipe))},
+		"output: two pipes":       {answer: reply(kindOutput, `{"early":["YQ==",null],"open":[true,true]}`, pipe, pipe)},
+		"output: more than said":  {answer: reply(kindOutput, `{"open":[false,true]}`, pipe, pipe, pipe)},
+		"output: fewer":           {answer: reply(kindOutput, `{"open":[true,true]}`, pipe)},
+		"output: a file":          {answer: reply(kindOutput, `{"open":[true,false]}`, int(file.Fd()))},
+		"output: a device":        {answer: reply(kindOutput, `{"open":[true,true]}`, pipe, int(zero.Fd()))},
+		"output: no JSON":         {answer: reply(kindOutput, `{"open":3}`, pipe)},
+		"output: again and again": {answer: many(20, reply(kindOutput, `{"open":[true,false]}`, pipe))},
+		"held: pipes for files":   {answer: reply(kindHeld, `{"paths":["a"]}`, pipe)},
+		"held: a device":          {answer: reply(kindHeld, `{"paths":["a"]}`, int(zero.Fd()))},
+		"held: files for pipes":   {answer: reply(kindHeld, `{"paths":["a","b"]}`, int(file.Fd()), int(file.Fd()), int(file.Fd()), int(file.Fd()))},
+		"held: fewer than said":   {answer: reply(kindHeld, `{"paths":["a","b"]}`, pipe)},
+		"held: an error and fds":  {answer: reply(kindHeld, `{"error":{"stage":"x","errno":-1}}`, pipe, pipe), fine: true},
+		"an error of any kind":    {answer: reply(kindReply, `{"error":{"kind":"no such kind","message":"\u001b[31m"}}`, pipe), fine: true},
 		"a body that is no memory": {answer: func(c *blockingConn, f frame) {
 			unix.Sendmsg(c.fd, appendFrame(nil, kindReply, flagAttached, f.id, nil), unix.UnixRights(pipe), nil, unix.MSG_NOSIGNAL)
 		}, fatal: true},

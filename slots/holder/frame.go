@@ -31,6 +31,7 @@ const (
 	kindReply
 	kindHeld
 	kindGone
+	kindOutput
 	kindLast
 )
 
@@ -92,6 +93,14 @@ type spawnRequest struct {
 	Script  bool     `json:"script,omitempty"`  // the last descriptor is a script: keep it and append its path to argv
 	Confine []string `json:"confine,omitempty"` // words for the confine trampoline; nil: none
 	Keep    bool     `json:"keep,omitempty"`    // sweeps spare it and everything below it
+	Collect bool     `json:"collect,omitempty"` // its descriptors 1 and 2 are the holder's to make and to read
+}
+
+// outputPassed gives the agent the pipes of a process whose output is being
+// collected. The frame carries those that are Open, stdout before stderr.
+type outputPassed struct {
+	Early [2][]byte `json:"early"` // what was read of them
+	Open  [2]bool   `json:"open"`
 }
 
 // exitReport is the end of one process.
@@ -102,6 +111,8 @@ type exitReport struct {
 	CPUNS   int64  `json:"cpu_ns"`
 	MaxRSS  int64  `json:"max_rss"` // bytes
 	Alone   bool   `json:"alone"`   // nothing of it is left behind
+
+	Output [2][]byte `json:"output"` // all of stdout and stderr, when they were collected and not passed
 }
 
 // failure is an error on its way to the other process.

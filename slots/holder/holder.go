@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -154,6 +155,16 @@ type Request struct {
 	Confine []string
 	// Keep has sweeps spare the process and what is below it.
 	Keep bool
+	// Output, when not nil, has the holder make descriptors 1 and 2, of which
+	// Files then has none. Wait calls it at most once, before it returns, when
+	// the output is long or has to be waited for; other output comes with Exit.
+	Output func(Passed)
+}
+
+// Passed is the output of a process that goes on, or of what it has left.
+type Passed struct {
+	Early [2][]byte // what was written to stdout and stderr so far
+	Pipes [2]int    // descriptors of the rest, which do not block and are the callee's; -1: there is none
 }
 
 // Process is one process that a holder has been asked for.
@@ -161,6 +172,7 @@ type Process struct {
 	h      *Holder
 	id     uint64
 	answer chan frame
+	output func(Passed) // nil: not asked for, or called
 }
 
 // Exit is the end of a process.
@@ -171,12 +183,13 @@ type Exit struct {
 	CPU    time.Duration // user and system, with waited-for children
 	MaxRSS int64         // bytes
 	Alone  bool          // nothing but kept processes is left behind
+	Output [2][]byte     // all of stdout and stderr, when Request.Output was set and not called
 }
 
 // Start asks for a process. It does not wait for it to run; what goes wrong
 // is told by Wait.
 func (h *Holder) Start(r Request) (*Process, error) {
-	body := spawnRequest{Argv: r.Argv, Env: r.Env, Cwd: r.Cwd, Confine: r.Confine, Keep: r.Keep}
+	body := spawnRequest{Argv: r.Argv, Env: r.Env, Cwd: r.Cwd, Confine: r.Confine, Keep: r.Keep, Collect: r.Output != nil}
 	fds := make([]int, 0, maxFiles)
 	for i, fd := range r.Files {
 		if fd < 0 && i == 0 {
@@ -194,8 +207,8 @@ func (h *Holder) Start(r Request) (*Process, error) {
 		fds = append(fds, script)
 		body.Script = true
 	}
-	p := &Process{h: h, id: h.newID()}
-	p.answer = h.register(p.id, 1)
+	p := &Process{h: h, id: h.newID(), output: r.Output}
+	p.answer = h.register(p.id, 2) // its output and its end
 	if err := h.send(kindSpawn, p.id, encode(body), fds...); err != nil {
 		h.forget(p.id)
 		return nil, err
@@ -208,6 +221,11 @@ func (h *Holder) Start(r Request) (*Process, error) {
 // *StageError when the process could not be started.
 func (p *Process) Wait(ctx context.Context) (Exit, error) {
 	f, err := p.h.await(ctx, p.answer)
+	for err == nil && f.kind == kindOutput {
+		if err = p.passed(f); err == nil {
+			f, err = p.h.await(ctx, p.answer)
+		}
+	}
 	if err != nil {
 		return Exit{}, err
 	}
@@ -227,7 +245,39 @@ func (p *Process) Wait(ctx context.Context) (Exit, error) {
 		CPU:    time.Duration(max(0, r.CPUNS)),
 		MaxRSS: max(0, r.MaxRSS),
 		Alone:  r.Alone,
+		Output: r.Output,
 	}, nil
+}
+
+// passed hands the output on that the holder has passed.
+func (p *Process) passed(f frame) error {
+	passed, err := decode[outputPassed](f.body)
+	if err == nil && p.output == nil {
+		err = fmt.Errorf("%w: output that was not asked for", errFrame)
+	}
+	out := Passed{Early: passed.Early, Pipes: [2]int{-1, -1}}
+	rest := f.files
+	for n, open := range passed.Open {
+		if err != nil || !open {
+			continue
+		}
+		if len(rest) == 0 {
+			err = fmt.Errorf("%w: output without its pipe", errFrame)
+			continue
+		}
+		if err = expectType(rest[0], unix.S_IFIFO); err == nil {
+			out.Pipes[n], err = ownReader(rest[0])
+			rest = rest[1:]
+		}
+	}
+	closeAll(rest)
+	if err != nil {
+		closeAll(slices.DeleteFunc(out.Pipes[:], func(fd int) bool { return fd < 0 }))
+		return err
+	}
+	p.output(out)
+	p.output = nil
+	return nil
 }
 
 // Mark remembers what a kept process has running, for SweepUnder.

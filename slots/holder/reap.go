@@ -17,12 +17,24 @@ const orphanPause = 50 * time.Millisecond
 // collect orphans. It reports false when it cannot.
 func (s *server) wait() bool {
 	s.events = append(s.events[:0], unix.PollFd{Fd: int32(s.conn.fd), Events: unix.POLLIN})
+	pause := time.Duration(-1)
+	if len(s.procs) > 0 || hasChildren() {
+		pause = orphanPause
+	}
 	for _, p := range s.procs {
+		p.event = len(s.events)
 		s.events = append(s.events, unix.PollFd{Fd: int32(p.pidfd), Events: unix.POLLIN})
+		for _, fd := range p.output.fds {
+			// One that is closed is -1, which poll leaves out.
+			s.events = append(s.events, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+		}
+		if due, ok := p.output.due(); ok {
+			pause = min(pause, due)
+		}
 	}
 	timeout := -1
-	if len(s.procs) > 0 || hasChildren() {
-		timeout = int(orphanPause / time.Millisecond)
+	if pause >= 0 {
+		timeout = int((pause + time.Millisecond - 1) / time.Millisecond)
 	}
 	for {
 		_, err := unix.Poll(s.events, timeout)
@@ -60,6 +72,7 @@ func (s *server) reap() {
 		delete(s.kept, p.id)
 		unix.Close(p.pidfd)
 		p.status, p.usage = status, usage
+		s.collectLast(p)
 		ended = append(ended, p)
 	}
 }
@@ -72,6 +85,7 @@ func (s *server) report(p *process) {
 		CPUNS:   p.usage.Utime.Nano() + p.usage.Stime.Nano(),
 		MaxRSS:  p.usage.Maxrss << 10,
 		Alone:   s.alone(),
+		Output:  p.output.text,
 	}))
 }
 

@@ -52,7 +52,8 @@ type server struct {
 	procs  map[int]*process    // our direct children, by pid
 	kept   map[uint64]*process // spared by sweeps, by request id
 	gone   int                 // children reaped so far
-	events []unix.PollFd       // the socket, then the running children
+	events []unix.PollFd       // the socket, then each running child with its output
+	buf    [16 << 10]byte      // for output on its way into the holder
 
 	mu      sync.Mutex // guards what follows
 	cancels map[uint64]context.CancelFunc
@@ -74,6 +75,8 @@ type process struct {
 	spawn   time.Duration
 	status  unix.WaitStatus
 	usage   unix.Rusage
+	event   int // where it stands in server.events
+	output  output
 	mark    map[int]uint64 // descendants at the last mark, with their start times
 }
 
@@ -205,6 +208,7 @@ func start(c *blockingConn) (*server, error) {
 // it directly.
 func (s *server) serve() {
 	for s.wait() {
+		s.collect()
 		s.reap()
 		if s.events[0].Revents == 0 {
 			continue

@@ -34,16 +34,27 @@ func (s *server) spawn(f frame) {
 		return
 	}
 
+	collected := noOutput()
+	if request.Collect {
+		var theirs [2]int
+		if collected, theirs, err = newOutput(); err != nil {
+			s.refuse(f.id, &stageError{"output", err})
+			return
+		}
+		defer closeAll(theirs[:])
+		attr.Files[1], attr.Files[2] = uintptr(theirs[0]), uintptr(theirs[1])
+	}
 	pidfd := -1
 	attr.Sys.PidFD = &pidfd
 	s.score.lend(request.Keep)
 	pid, err := syscall.ForkExec(path, request.Argv, attr)
 	s.score.back()
 	if err != nil {
+		collected.close()
 		s.refuse(f.id, &stageError{"exec", fmt.Errorf("%s: %w", path, err)})
 		return
 	}
-	p := &process{id: f.id, pid: pid, pidfd: pidfd, started: time.Now()}
+	p := &process{id: f.id, pid: pid, pidfd: pidfd, started: time.Now(), output: collected}
 	p.spawn = p.started.Sub(began)
 	s.procs[pid] = p
 	if request.Keep {

@@ -27,6 +27,7 @@ type Command struct {
 
 	NoNetwork  bool // refused with slots.KindUnavailable where the level cannot give it
 	Background bool // processes that outlive the command stay until reset
+	Live       bool // somebody follows the output: it is not collected first
 }
 
 // ShellCommand is one command for the slot's persistent shell.

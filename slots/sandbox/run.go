@@ -30,12 +30,12 @@ func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
 	if ctx.Err() != nil {
 		return slots.Exit{}, slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
 	}
-	streams, err := openStreams(c)
+	streams, err := i.openStreams(c)
 	if err != nil {
 		return slots.Exit{}, slots.Errorf(slots.KindInternal, "%w", err).WithExecuted(slots.ExecutedNever)
 	}
 	defer streams.end()
-	request := holder.Request{Argv: c.Argv, Env: c.Env, Cwd: c.Cwd, Script: c.Script, Files: streams.pass}
+	request := holder.Request{Argv: c.Argv, Env: c.Env, Cwd: c.Cwd, Script: c.Script, Files: streams.pass, Output: streams.passedOn()}
 	if request.Confine, err = i.confinement(c); err != nil {
 		return slots.Exit{}, err
 	}
@@ -54,6 +54,7 @@ func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
 	if err != nil {
 		return slots.Exit{}, i.translate(err)
 	}
+	streams.take(exit.Output)
 	leftover := i.settle(ctx, exit.Alone || c.Background, streams)
 	e := outcome(ctx, exit)
 	e.Leftover = leftover
@@ -190,15 +191,17 @@ func (i *instance) translate(err error) error {
 // streams are the pipes of one command.
 type streams struct {
 	pass   []int // the command's ends, by descriptor number
+	to     [2]io.Writer
 	out    []*pump
 	stdin  *os.File // our end, while something feeds it
 	feed   sync.WaitGroup
 	status *os.File // where a command that stays reports; nil otherwise
 }
 
-// openStreams makes the pipes and starts to read the output.
-func openStreams(c Command) (_ *streams, err error) {
-	s := &streams{pass: []int{-1, -1, -1}}
+// openStreams makes the pipes. Output that nobody follows is collected by the
+// holder, any other is read from here on.
+func (i *instance) openStreams(c Command) (_ *streams, err error) {
+	s := &streams{pass: []int{-1}, to: [2]io.Writer{c.Stdout, c.Stderr}}
 	defer func() {
 		if err != nil {
 			s.passed()
@@ -206,23 +209,26 @@ func openStreams(c Command) (_ *streams, err error) {
 		}
 	}()
 	if c.Stdin != nil {
-		read, write, err := pipe()
+		read, write, err := i.pipe()
 		if err != nil {
 			return nil, err
 		}
 		s.pass[0] = read
 		s.begin(write, c.Stdin)
 	}
-	for n, w := range []io.Writer{c.Stdout, c.Stderr} {
-		read, write, err := pipe()
+	if !c.Live && !c.Background {
+		return s, nil
+	}
+	for _, w := range s.to {
+		read, write, err := i.pipe()
 		if err != nil {
 			return nil, err
 		}
-		s.pass[1+n] = write
+		s.pass = append(s.pass, write)
 		s.out = append(s.out, startPump(read, w))
 	}
 	if c.Background {
-		read, write, err := pipe()
+		read, write, err := i.pipe()
 		if err != nil {
 			return nil, err
 		}
@@ -233,13 +239,42 @@ func openStreams(c Command) (_ *streams, err error) {
 }
 
 // pipe makes one whose ends block, as the command expects of its own. Ours is
-// set not to before os.NewFile puts it into the poller.
-func pipe() (read, write int, err error) {
+// set not to before os.NewFile puts it into the poller. It belongs to the slot,
+// whose processes could not open /dev/stdin or /dev/stdout otherwise.
+func (i *instance) pipe() (read, write int, err error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		return 0, 0, fmt.Errorf("make pipe: %w", err)
 	}
+	if i.how.ids {
+		unix.Fchown(ends[0], i.uid, i.uid) //nolint:errcheck // of our own pipe; both ends are one file
+	}
 	return ends[0], ends[1], nil
+}
+
+// passedOn is what takes the output that the holder passes; nil when there is
+// none to pass.
+func (s *streams) passedOn() func(holder.Passed) {
+	if len(s.out) > 0 {
+		return nil
+	}
+	return func(p holder.Passed) {
+		s.take(p.Early)
+		for n, fd := range p.Pipes {
+			if fd >= 0 {
+				s.out = append(s.out, startPump(fd, s.to[n]))
+			}
+		}
+	}
+}
+
+// take writes output that has come as a whole.
+func (s *streams) take(output [2][]byte) {
+	for n, text := range output {
+		if len(text) > 0 && s.to[n] != nil {
+			s.to[n].Write(text) //nolint:errcheck // a capture keeps what it can
+		}
+	}
 }
 
 // passed closes our copies of the command's ends.
@@ -328,8 +363,10 @@ type pump struct {
 	file *os.File
 	done chan struct{}
 
-	mu sync.Mutex // held during a write, so that detach can wait for it
-	to io.Writer  // nil: detached
+	// mu is held from a read to the end of its write: detach can wait for it,
+	// and nobody finds the pipe empty whose last bytes are still on their way.
+	mu sync.Mutex
+	to io.Writer // nil: detached
 }
 
 var pumpBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
@@ -346,19 +383,28 @@ func (p *pump) run() {
 	defer p.file.Close()
 	buf := pumpBuffers.Get().(*[]byte)
 	defer pumpBuffers.Put(buf)
-	for {
-		n, err := p.file.Read(*buf)
-		if n > 0 {
-			p.mu.Lock()
-			if p.to != nil {
-				p.to.Write((*buf)[:n]) //nolint:errcheck // a capture keeps what it can
-			}
-			p.mu.Unlock()
-		}
-		if err != nil {
-			return
-		}
+	raw, err := p.file.SyscallConn()
+	for more := true; err == nil && more; {
+		err = raw.Read(func(fd uintptr) (ready bool) {
+			more, ready = p.move(int(fd), *buf)
+			return ready
+		})
 	}
+}
+
+// move takes what the pipe has to the writer. There is no more at the pipe's
+// end, and one that has nothing yet is not ready.
+func (p *pump) move(fd int, buf []byte) (more, ready bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, err := unix.Read(fd, buf)
+	if errors.Is(err, unix.EAGAIN) {
+		return true, false
+	}
+	if n > 0 && p.to != nil {
+		p.to.Write(buf[:n]) //nolint:errcheck // a capture keeps what it can
+	}
+	return n > 0 || errors.Is(err, unix.EINTR), true
 }
 
 // detach stops the writer from being called again.

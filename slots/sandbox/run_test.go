@@ -30,6 +30,7 @@ var runExamples = []example{
 	{"S22 every exit code is reported", everyExitCode},
 	{"S22 every deadly signal is reported", everySignal},
 	{"output is whole and streams are apart", outputIsWhole},
+	{"the streams can be opened by their names", streamsByName},
 	{"R13 a child that holds the output does not hold the call", childHoldsOutput},
 	{"R12 a command that closes its output runs on", closedOutput},
 	{"R14 input that nobody reads does no harm", unreadInput},
@@ -155,6 +156,23 @@ func badCwd(t *testing.T, x fixture) {
 	c.Cwd = "a/b"
 	out, _, _ := run(t, x.s, c)
 	assert.True(t, strings.HasSuffix(out, "/a/b\n"), out)
+}
+
+// Scripts write to /dev/stderr: the pipes behind it are the slot's own.
+func streamsByName(t *testing.T, x fixture) {
+	text := "cat /dev/stdin > /dev/stdout; echo problem > /dev/stderr; echo also | tee /dev/stderr"
+	for name, change := range map[string]func(*sandbox.Command){
+		"collected": func(*sandbox.Command) {}, "live": func(c *sandbox.Command) { c.Live = true },
+		"background": func(c *sandbox.Command) { c.Background = true },
+	} {
+		c := script(text)
+		c.Stdin = strings.NewReader("input\n")
+		change(&c)
+		out, errs, exit := run(t, x.s, c)
+		assert.Equal(t, []any{"input\nalso\n", "problem\nalso\n", 0}, []any{out, errs, exit.Code}, name)
+	}
+	out, errs, exit, _ := shell(t, x, "echo said > /dev/stdout; echo problem > /dev/stderr", 5*time.Second)
+	assert.Equal(t, []any{"said\n", "problem\n", 0}, []any{out, errs, exit.Code}, "in the shell")
 }
 
 func environment(t *testing.T, x fixture) {

@@ -114,12 +114,12 @@ func (i *instance) startShell(fresh bool) (*shell, error) {
 		return nil, err
 	}
 	defer unix.Close(null)
-	theirCommands, commands, err := pipe()
+	theirCommands, commands, err := i.pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(theirCommands)
-	status, theirStatus, err := pipe()
+	status, theirStatus, err := i.pipe()
 	if err != nil {
 		unix.Close(commands)
 		return nil, err
@@ -335,7 +335,9 @@ func (s *streams) empty() bool {
 			continue
 		}
 		waiting := 0
+		p.mu.Lock()
 		err = raw.Control(func(fd uintptr) { waiting, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+		p.mu.Unlock()
 		if err == nil && waiting > 0 { // an error: it has been read to its end
 			return false
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -188,7 +189,7 @@ func TestTheAgentsBinaryIsCopiedWhereALinkWouldNotRun(t *testing.T) {
 }
 
 func TestQuietnessNeedsBothPipesEmpty(t *testing.T) {
-	read, write, err := pipe()
+	read, write, err := new(instance).pipe()
 	require.NoError(t, err)
 	defer unix.Close(write)
 	s := &streams{out: []*pump{{file: os.NewFile(uintptr(read), "p"), done: make(chan struct{})}}}
@@ -198,4 +199,33 @@ func TestQuietnessNeedsBothPipesEmpty(t *testing.T) {
 	assert.False(t, s.empty())
 	s.out[0].file.Close()
 	assert.True(t, s.empty(), "one that was read to its end")
+}
+
+// slowWriter takes its time, as a goroutine does whose thread has to wait.
+type slowWriter struct{ begun, free chan struct{} }
+
+func (w slowWriter) Write(p []byte) (int, error) {
+	close(w.begun)
+	<-w.free
+	return len(p), nil
+}
+
+func TestAPipeIsNotEmptyWhileItsLastBytesAreOnTheirWay(t *testing.T) {
+	read, write, err := new(instance).pipe()
+	require.NoError(t, err)
+	defer unix.Close(write)
+	w := slowWriter{make(chan struct{}), make(chan struct{})}
+	s := &streams{out: []*pump{startPump(read, w)}}
+	_, err = unix.Write(write, []byte("x"))
+	require.NoError(t, err)
+	<-w.begun
+	empty := make(chan bool)
+	go func() { empty <- s.empty() }()
+	select {
+	case <-empty:
+		t.Fatal("it was said before they had arrived")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(w.free)
+	assert.True(t, <-empty)
 }
