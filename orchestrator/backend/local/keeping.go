@@ -88,7 +88,7 @@ func (k *keeping) live(ctx context.Context) (why string, final bool) {
 		}
 	}
 	err := k.bringUp(ctx)
-	if err != nil && ctx.Err() == nil && k.lostPort() {
+	if err != nil && ctx.Err() == nil && k.lostPort(ctx) {
 		k.drop()
 		k.Wish = ""
 		if err := k.launch(); err != nil {
@@ -271,11 +271,11 @@ func (b *Backend) answers(ctx context.Context, address, token string) error {
 
 // lostPort reports whether the process ended for want of the port that it had
 // before: then it may have another.
-func (k *keeping) lostPort() bool {
+func (k *keeping) lostPort(ctx context.Context) bool {
 	if k.Wish == "" || k.Address != "" || !k.process.ended() {
 		return false
 	}
-	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", k.Wish)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", k.Wish)
 	if err != nil {
 		return true
 	}

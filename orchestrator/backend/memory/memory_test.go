@@ -30,7 +30,7 @@ func spec(id string) backend.Spec { return backend.Spec{ID: id, Template: "t", S
 func TestItKeepsThePromisesOfABackend(t *testing.T) {
 	backendtest.Run(t, backendtest.Subject{
 		New: func(t *testing.T) backend.Backend {
-			return open(t, memory.Config{Start: 10 * time.Millisecond, Stop: time.Millisecond})
+			return open(t, memory.Config{Start: 40 * time.Millisecond, Stop: time.Millisecond})
 		},
 		Starting: func(b backend.Backend, id string) bool { return b.(*memory.Backend).Starting(id) },
 		Crash: func(t *testing.T, b backend.Backend, c backend.Container) {
