@@ -2,6 +2,7 @@ package dispatch_test
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,12 +32,12 @@ func batchOf(t *testing.T, d *dispatch.Dispatcher, calls ...dispatch.Call) []out
 func TestABrokenStreamIsTakenUpAgain(t *testing.T) {
 	c := &container{latency: time.Millisecond}
 	serve(t, c, dispatch.Config{}, func(t *testing.T, d *dispatch.Dispatcher) {
-		cuts := 0
+		var cuts atomic.Int64
 		c.cut = func(try int, _ string) int {
 			if try == 2 { // the client gives up after three
 				return -1
 			}
-			cuts++
+			cuts.Add(1)
 			return try // lines
 		}
 		var told []<-chan outcome
@@ -49,7 +50,7 @@ func TestABrokenStreamIsTakenUpAgain(t *testing.T) {
 			assert.Equal(t, fmt.Sprint(i), o.Result.Output, "each caller gets the result of its own call")
 		}
 		assert.Len(t, c.ran(), 200, "each ran once")
-		assert.Greater(t, cuts, 10)
+		assert.Greater(t, cuts.Load(), int64(10))
 	})
 }
 

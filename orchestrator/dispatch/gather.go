@@ -9,9 +9,11 @@ import (
 )
 
 const (
-	// share is the part of the calls under way that is worth a request of its
-	// own: collected calls are sent when they are one of so many.
-	share = 6
+	// few is how many calls may be under way beside which each next one is sent
+	// at once. Of those that are under way beyond, share is the part that is
+	// worth a request of its own: one of so many.
+	few   = 8
+	share = 2
 	// patience is the part of the usual time of a call that it may be collected
 	// for: one of so many.
 	patience = 4
@@ -94,7 +96,7 @@ func (d *Dispatcher) pumpLocked(now time.Time) {
 		return
 	}
 	left := d.holdLocked() - now.Sub(d.ready[0].since)
-	if left > 0 && d.readyCalls < d.sent/share {
+	if left > 0 && d.readyCalls < (d.sent-few)/share {
 		d.timer.Reset(left)
 		return
 	}
