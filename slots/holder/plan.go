@@ -25,8 +25,9 @@ type Plan struct {
 	Seccomp     *seccomp.Options `json:"seccomp,omitempty"`
 	trees       []int            // View.Trees, in the holder
 	scoreFile   int              // of the holder's own score; 0: none
-	Began       int64            `json:"began,omitempty"` // set by the holder, Unix nanoseconds
-	Threads     int              `json:"threads"`         // made ahead, so that a full pids limit cannot end the holder
+	Scored      bool             `json:"scored,omitempty"` // set by the holder: scoreFD is that file
+	Began       int64            `json:"began,omitempty"`  // set by the holder, Unix nanoseconds
+	Threads     int              `json:"threads"`          // made ahead, so that a full pids limit cannot end the holder
 }
 
 // forServing drops what has been done.

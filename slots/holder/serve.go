@@ -111,11 +111,12 @@ func becomeServer(c *blockingConn) error {
 		return err
 	}
 	plan.forServing()
+	plan.Scored = plan.scoreFile > 0
 	text, err := attach(encode(plan))
 	if err == nil {
 		err = unix.Dup3(text, planFD, 0)
 	}
-	if err == nil && plan.scoreFile > 0 {
+	if err == nil && plan.Scored {
 		err = unix.Dup3(plan.scoreFile, scoreFD, 0)
 	}
 	if err == nil {
@@ -185,7 +186,7 @@ func start(c *blockingConn) (*server, error) {
 		ops: make(chan struct{}, maxOps),
 	}
 	s.score = newOOMScore(-1, plan.OOMScoreAdj)
-	if _, err := unix.FcntlInt(scoreFD, unix.F_GETFD, 0); err == nil && plan.OOMScoreAdj != 0 {
+	if plan.Scored {
 		s.score.fd = scoreFD
 	}
 	if s.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
