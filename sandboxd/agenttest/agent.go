@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -52,6 +53,8 @@ type Agent struct {
 	log  *tail
 	done chan struct{}
 	err  error
+
+	watch atomic.Pointer[watch] // nil while nobody watches
 }
 
 // Start starts an agent and waits until it is ready. It is stopped, and must
@@ -112,7 +115,7 @@ func Start(t testing.TB, o Options) *Agent {
 		require.NoError(t, err)
 	case <-a.done:
 		t.Fatalf("agent ended: %v\n%s", a.err, a.log)
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("agent does not serve\n%s", a.log)
 	}
 	a.Client, err = client.New(client.Config{URL: a.URL, Token: a.Token})
@@ -121,7 +124,7 @@ func Start(t testing.TB, o Options) *Agent {
 	require.Eventually(t, func() bool {
 		h, err := a.Health(t.Context())
 		return err == nil && h.Status == api.HealthOK && h.Available == h.Slots
-	}, 30*time.Second, 5*time.Millisecond, "agent is not ready\n%s", a.log)
+	}, patience, 5*time.Millisecond, "agent is not ready\n%s", a.log)
 	return a
 }
 

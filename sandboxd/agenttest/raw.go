@@ -2,6 +2,7 @@ package agenttest
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -18,6 +19,18 @@ type Answer struct {
 	Body    []byte
 	Trailer http.Header
 	Took    time.Duration
+
+	from *Agent
+}
+
+// Within is Agent.Within of the time that the answer took.
+func (a Answer) Within(t testing.TB, bar time.Duration, about ...any) {
+	t.Helper()
+	what := "an answer"
+	if len(about) > 0 {
+		what = fmt.Sprintf("%.200s", fmt.Sprintln(about...))
+	}
+	a.from.Within(t, strings.TrimSpace(what), a.Took, bar)
 }
 
 // Object is the answer as a JSON object; anything else fails the test.
@@ -46,7 +59,7 @@ func (a *Agent) Send(t testing.TB, method, path, body string, headers ...string)
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
-	return Answer{Status: res.StatusCode, Header: res.Header, Body: text, Trailer: res.Trailer, Took: time.Since(start)}
+	return Answer{Status: res.StatusCode, Header: res.Header, Body: text, Trailer: res.Trailer, Took: time.Since(start), from: a}
 }
 
 // Post is Send of a value as JSON.

@@ -37,6 +37,10 @@ var attacker struct {
 func attackProgram(t *testing.T) []byte {
 	t.Helper()
 	attacker.once.Do(func() {
+		if built := os.Getenv("BERTH_ATTACKER"); built != "" { // where only the test program was brought
+			attacker.text, attacker.err = os.ReadFile(built)
+			return
+		}
 		at := filepath.Join(sandboxtest.DataDir(t), "attacker")
 		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", at, "./testdata/attacker")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -115,7 +119,7 @@ func besiege(t *testing.T, cases []assault, more ...string) {
 					if !s.Alive() {
 						t.Fatalf("an earlier attack has ended the agent\n%s", s.Log())
 					}
-					s.Watch(t, agenttest.Bounds{HealthP99: time.Second}, func() {
+					s.Watch(t, agenttest.Bounds{Renew: func() { s.restore(t) }}, func() {
 						s.try(t, c.probes)
 						if c.run != nil {
 							c.run(t, s)
@@ -359,6 +363,15 @@ func (s *siege) renew(t *testing.T, slot string) {
 	receipt, err := s.Reset(t.Context(), slot, nil)
 	require.NoError(t, err)
 	require.True(t, receipt.Clean, "%+v", receipt)
+}
+
+// restore makes the attacker's slots as they were before an attack.
+func (s *siege) restore(t *testing.T) {
+	t.Helper()
+	for _, slot := range []string{"slot_0", "slot_2"} {
+		s.renew(t, slot)
+	}
+	s.arm(t, "slot_0")
 }
 
 // inside is where the agent keeps a slot's workspace.

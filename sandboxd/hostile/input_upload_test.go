@@ -89,7 +89,7 @@ func TestF12BrokenAndExplodingArchivesAreRefused(t *testing.T) {
 		}
 		answer := a.Send(t, http.MethodPut, filePath("bomb")+"?untar=1", bomb(t))
 		assert.Equal(t, http.StatusRequestEntityTooLarge, answer.Status, "%s", answer.Body)
-		assert.Less(t, answer.Took, 10*time.Second)
+		answer.Within(t, 10*time.Second, "a bomb")
 	})
 }
 
@@ -122,12 +122,12 @@ func TestF13PatternsThatExplodeEndInTime(t *testing.T) {
 			strings.Repeat("{a,b}", 30), strings.Repeat("{", 100), "\\", "**", "/etc/*", "../*", "\x00", strings.Repeat("**/{a,*}/", 12) + "z",
 		} {
 			answer := a.Post(t, "/execute", map[string]any{"slot_id": "slot_0", "tool": "glob", "args": map[string]any{"pattern": pattern}, "timeout": 2})
-			refusedWell(t, answer, pattern)
+			endedWell(t, answer, pattern)
 			assert.NotContains(t, string(answer.Body), "/etc/")
 		}
 		for _, pattern := range []string{"(a+)+$", "(a|a)*b", strings.Repeat("(a?)", 500) + strings.Repeat("a", 500), "(((a{100}){100}){100})", "[", "\\", "(?P<", strings.Repeat("(", 2000), "\x00"} {
 			answer := a.Post(t, "/execute", map[string]any{"slot_id": "slot_0", "tool": "grep", "args": map[string]any{"pattern": pattern}, "timeout": 2})
-			refusedWell(t, answer, pattern)
+			endedWell(t, answer, pattern)
 		}
 	})
 }

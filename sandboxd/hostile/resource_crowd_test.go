@@ -59,6 +59,7 @@ func TestHostileRCrowd(t *testing.T) {
 			r := s.Bash(t, "slot_1", "echo works", 20)
 			assert.Equal(t, "works", r.Output)
 			s.tidy(t)
+			s.noStrays(t)
 		})
 	}
 }

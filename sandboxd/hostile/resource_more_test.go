@@ -35,7 +35,7 @@ func flood(t *testing.T, s *stage) {
 	began := time.Now()
 	r := s.Bash(t, "slot_0", `trap '' TERM PIPE; echo first; yes & yes >&2 & (yes; yes) & exec yes out`, 1.5)
 	assert.Equal(t, slots.OutcomeTimedOut, r.Metadata.Outcome)
-	assert.Less(t, time.Since(began), 6*time.Second)
+	s.Within(t, "the timeout of the flood", time.Since(began), 6*time.Second)
 	assert.True(t, r.Metadata.Truncated)
 	assert.True(t, strings.HasPrefix(r.Output, "first\n") || strings.Contains(r.Output[:200], "first"), "%.60q", r.Output)
 	assert.Less(t, len(r.Output), 120_000)
@@ -48,7 +48,7 @@ func closedOutput(t *testing.T, s *stage) {
 	r := s.Bash(t, "slot_0", `echo hello; exec >&- 2>&-; sleep 0.7; touch ran-on`, 20)
 	assert.True(t, r.Success, r.Error)
 	assert.Equal(t, "hello", r.Output)
-	assert.GreaterOrEqual(t, r.Metadata.DurationMS, 690.0)
+	assert.Greater(t, r.Metadata.DurationMS, 500.0) // counted from when the holder knows that it runs
 	assert.True(t, s.Bash(t, "slot_0", "test -e ran-on", 20).Success)
 	r = s.Bash(t, "slot_0", `echo hello; exec 0<&- >&- 2>&-; while :; do sleep 1; done`, 0.7)
 	assert.Equal(t, slots.OutcomeTimedOut, r.Metadata.Outcome)
@@ -66,7 +66,7 @@ func keptPipe(t *testing.T, s *stage) {
 		r := s.Bash(t, "slot_0", c, 20)
 		assert.True(t, r.Success)
 		assert.Contains(t, r.Output, "done")
-		assert.Less(t, time.Since(began), 3*time.Second, c)
+		s.Within(t, c, time.Since(began), 3*time.Second)
 		assert.Positive(t, r.Metadata.Leftover, c)
 		s.noStraysBut(t, "cat .canary")
 	}
@@ -78,7 +78,7 @@ func unreadInput(t *testing.T, s *stage) {
 		r, err := s.Tool("slot_0", "bash", map[string]any{"command": c, "stdin": input}, 20)
 		if assert.NoError(t, err) {
 			assert.True(t, r.Success, "%s: %s", c, r.Error)
-			assert.Less(t, r.Metadata.DurationMS, 3000.0)
+			s.Within(t, c, time.Duration(r.Metadata.DurationMS*float64(time.Millisecond)), 3*time.Second)
 		}
 	}
 	r, err := s.Tool("slot_0", "bash", map[string]any{"command": "sleep 60", "stdin": input}, 2)
@@ -253,15 +253,21 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN + 3])
 n = 0
 while n < 100000 and libc.sigqueue(os.getpid(), signal.SIGRTMIN + 3, ctypes.c_void_p(1)) == 0: n += 1
 print("queued=%d" % n, flush=True)
-time.sleep(0.8)
+time.sleep(float(os.environ.get("HOLD", "0")))
 `
 	held := make(chan string, 1)
 	go func() {
-		r, _ := s.Tool("slot_0", "bash", map[string]any{"command": "exec /usr/bin/python3 -I -", "stdin": queue}, 20)
+		r, _ := s.Tool("slot_0", "bash", map[string]any{"command": "exec /usr/bin/python3 -I -", "stdin": queue, "env": map[string]string{"HOLD": "2"}}, 20)
 		held <- r.Output
 	}()
 	time.Sleep(400 * time.Millisecond)
 	r := s.pythonIn(t, "slot_2", queue, 20)
+	for range 2 { // the second needs a holder that is made now
+		receipt, err := s.Reset(t.Context(), "slot_2", nil)
+		if assert.NoError(t, err) {
+			s.Within(t, "reset while signals are used up", time.Duration(receipt.MS*float64(time.Millisecond)), time.Second)
+		}
+	}
 	assert.LessOrEqual(t, number(t, <-held, "queued"), 1024)
 	if s.separate() {
 		assert.Greater(t, number(t, r.Output, "queued"), 900, "the neighbour has a queue of its own")

@@ -183,7 +183,15 @@ func openable(path string) error {
 	if err != nil {
 		return err
 	}
-	return unix.Close(fd)
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3) && path != "/dev/null" {
+		return fmt.Errorf("%s is hidden behind /dev/null", path)
+	}
+	return nil
 }
 
 // creatable makes a file without a name in a directory.
