@@ -15,13 +15,17 @@ const (
 	lastPause  = time.Second
 )
 
-var errUnwanted = errors.New("nobody waits for the calls of this batch")
+var (
+	errUnwanted = errors.New("nobody waits for the calls of this batch")
+	errNotYet   = errors.New("container may yet start the call")
+)
 
 // batch is the calls of one request.
 type batch struct {
 	calls []*Pending
 	done  chan struct{} // closed when the request is over
 	own   bool          // its only call's submitter carries it
+	again bool          // it was sent a second time, by carryOwn
 
 	ctx    context.Context //nolint:containedctx // the request's own, which no caller's end ends
 	cancel context.CancelCauseFunc
@@ -88,6 +92,7 @@ func (d *Dispatcher) carryOwn(ctx context.Context, b *batch) {
 		// Nobody else has looked at the batch's context: this caller is yet to
 		// leave.
 		b.ctx, b.cancel = context.WithCancelCause(d.life)
+		b.again = true
 		d.work.Go(func() { d.carry(b) })
 		return
 	}
@@ -162,8 +167,12 @@ func (d *Dispatcher) unwantedLocked(p *Pending) {
 	}
 	d.work.Go(func() {
 		d.insist(p.done, func() error {
-			_, _, err := d.remote.Cancel(b.ctx, p.call.ExecutionID)
-			return err
+			// What it cancels may be the one that was cut off, with the one
+			// that was sent again still to come: only the answer is the end.
+			if _, _, err := d.remote.Cancel(b.ctx, p.call.ExecutionID); err != nil {
+				return err
+			}
+			return errNotYet
 		})
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -174,7 +183,9 @@ func (d *Dispatcher) unwantedLocked(p *Pending) {
 // unwantLocked takes one off those who want the batch. The last one closes its
 // connection, by which the container cancels what has not started. It must
 // have queued the calls by then: a request that it finds later could overtake
-// the next ones of its leases. When it has the last call it has all of them.
+// the next ones of its leases. When it has the last call it has all of them. Of
+// two requests for a call it may have only the one that was cut off: then the
+// call must have started, after which no request starts it again.
 func (d *Dispatcher) unwantLocked(b *batch) {
 	b.wanted--
 	if b.wanted > 0 || b.left == 0 || b.over {
@@ -183,7 +194,10 @@ func (d *Dispatcher) unwantLocked(b *batch) {
 	last := b.calls[len(b.calls)-1].call.ExecutionID
 	d.work.Go(func() {
 		if d.insist(b.done, func() error {
-			_, _, err := d.remote.Result(b.ctx, last)
+			result, state, err := d.remote.Result(b.ctx, last)
+			if err == nil && b.again && (state == api.StateQueued || result.Metadata.Executed == slots.ExecutedNever) {
+				return errNotYet
+			}
 			return err
 		}) {
 			b.cancel(errUnwanted)

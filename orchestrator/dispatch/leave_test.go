@@ -224,6 +224,7 @@ func TestACallIsCancelledInTheContainerWhenItsCallerAskedForThat(t *testing.T) {
 					r, _, err := c.Result(t.Context(), "asked")
 					require.NoError(t, err)
 					assert.False(t, r.Success, "it was ended, if it started at all")
+					assert.Equal(t, "next", c.ran()[len(c.ran())-1])
 				})
 			})
 		}

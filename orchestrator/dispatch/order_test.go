@@ -35,6 +35,7 @@ func TestNobodyWaitsForAnotherLease(t *testing.T) {
 	serve(t, c, dispatch.Config{}, func(t *testing.T, d *dispatch.Dispatcher) {
 		began := time.Now()
 		stuck := start(t.Context(), t, d, leased(call("slot_0", "of the last tenant", 10), 1))
+		synctest.Wait()
 		next := start(t.Context(), t, d, leased(call("slot_0", "of the next tenant", 10), 2))
 		free := start(t.Context(), t, d, call("slot_0", "of nobody", 10))
 		other := start(t.Context(), t, d, leased(call("slot_1", "of another slot", 10), 1))
