@@ -82,6 +82,8 @@ type request struct {
 	stream io.Reader // sent as it is, instead of body
 	length int64     // of stream, in bytes; -1: not known
 	again  bool      // may be sent again
+	sent   bool      // what it asks for may have reached the container before
+	begun  bool      // it follows what an earlier request of the same call has begun
 }
 
 // send sends r and returns the answer, whose body the caller has to finish.
@@ -99,6 +101,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		if err == nil {
 			return answer, checked(answer)
 		}
+		r.sent = r.sent || !dialled(err)
 		if !r.again || !c.pause(ctx, tried) {
 			return nil, unreachable(ctx, r, err)
 		}
@@ -152,7 +155,15 @@ func (c *Client) try(ctx context.Context, r request, text []byte) (*http.Respons
 	return c.http.Do(req)
 }
 
-// unreachable is the error of a request that got no answer.
+// dialled reports whether the error is that of a connection that was never
+// made.
+func dialled(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}
+
+// unreachable is the error of a request that got no answer. What was sent once
+// may have had its effect, whatever became of later tries.
 func unreachable(ctx context.Context, r request, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("call container: %w", context.Cause(ctx))
@@ -161,16 +172,17 @@ func unreachable(ctx context.Context, r request, err error) error {
 		err = u.Err // the rest only repeats the address
 	}
 	e := slots.Errorf(slots.KindContainerUnreachable, "call container: %w", err)
-	op, dialled := errors.AsType[*net.OpError](err)
-	if r.again || dialled && op.Op == "dial" {
-		return e.WithExecuted(executedBy(r, dialled && op.Op == "dial"))
+	if r.again || dialled(err) {
+		return e.WithExecuted(r.executed())
 	}
 	e.Retryable = false // it may have had its effect, and nothing would tell
 	return e
 }
 
-func executedBy(r request, notSent bool) slots.Executed {
-	if notSent || r.method == http.MethodGet {
+// executed is whether what got no answer has had an effect. Asking has none,
+// unless it goes on asking for what was begun.
+func (r request) executed() slots.Executed {
+	if !r.sent || r.method == http.MethodGet && !r.begun {
 		return slots.ExecutedNever
 	}
 	return slots.ExecutedMaybe

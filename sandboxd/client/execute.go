@@ -36,6 +36,7 @@ func (c *Client) Execute(ctx context.Context, call api.Call) (api.Result, error)
 		if !r.again || !cut(err) || !c.pause(ctx, tried) {
 			return api.Result{}, err
 		}
+		r.sent = r.sent || slots.AsError(err).Executed != slots.ExecutedNever
 	}
 }
 
@@ -79,13 +80,14 @@ func (c *Client) BatchStream(ctx context.Context, calls []api.Call) iter.Seq2[ap
 		for i := range calls {
 			left[i] = i
 		}
+		arrived := false
 		for tried := 0; len(left) > 0; tried++ {
 			sent := make([]api.Call, len(left))
 			for i, place := range left {
 				sent[i] = calls[place]
 			}
 			before := len(left)
-			rest, stopped, err := c.batchOnce(ctx, sent, left, yield)
+			rest, stopped, err := c.batchOnce(ctx, sent, left, arrived, yield)
 			if stopped || err == nil && len(rest) == 0 {
 				return
 			}
@@ -95,6 +97,7 @@ func (c *Client) BatchStream(ctx context.Context, calls []api.Call) iter.Seq2[ap
 			if err == nil {
 				err = slots.Errorf(slots.KindContainerUnreachable, "batch ended with %d results missing", len(left))
 			}
+			arrived = arrived || slots.AsError(err).Executed != slots.ExecutedNever
 			if !cut(err) || !named(sent) || !c.pause(ctx, max(tried, 0)) {
 				yield(api.Result{}, err)
 				return
@@ -106,10 +109,10 @@ func (c *Client) BatchStream(ctx context.Context, calls []api.Call) iter.Seq2[ap
 // batchOnce sends the calls that stand at places of the whole batch, yields
 // what comes and returns the places that are left. stopped: the caller wants
 // no more.
-func (c *Client) batchOnce(ctx context.Context, sent []api.Call, places []int, yield func(api.Result, error) bool) (rest []int, stopped bool, err error) {
+func (c *Client) batchOnce(ctx context.Context, sent []api.Call, places []int, arrived bool, yield func(api.Result, error) bool) (rest []int, stopped bool, err error) {
 	rest = slices.Clone(places)
 	answer, err := c.send(ctx, request{
-		method: http.MethodPost, path: "/batch", body: sent, again: named(sent), header: accepting(api.TypeNDJSON),
+		method: http.MethodPost, path: "/batch", body: sent, again: named(sent), sent: arrived, header: accepting(api.TypeNDJSON),
 	})
 	if err != nil {
 		return rest, false, err
@@ -218,8 +221,11 @@ func (c *Client) follow(ctx context.Context, r request, from Offsets, yield func
 		if f.done {
 			return
 		}
+		r.sent = r.sent || err == nil || slots.AsError(err).Executed != slots.ExecutedNever
 		if f.id != "" {
+			begun, sent := r.begun || r.method == http.MethodPost, r.sent
 			r = resume(f.id, f.at)
+			r.begun, r.sent = begun, sent
 		}
 		if f.at != before {
 			tried = -1 // it goes forward
