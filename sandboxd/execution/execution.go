@@ -54,8 +54,9 @@ func (r *run) voidLocked() bool { return !r.started && (r.finished || r.ctx.Err(
 // Execution is a handle on one execution: the one of who runs it, or of
 // somebody who joined it or asks for it.
 type Execution struct {
-	run   *run
-	fresh bool
+	run      *run
+	fresh    bool
+	awaiting bool // counted among those who wait since Begin; guarded by the registry's mutex
 }
 
 // Refused makes an execution that has ended with the result before it was
@@ -223,27 +224,24 @@ func (r *run) encoded() []byte {
 
 // Wait returns nil when the result is there. When ctx ends first it returns
 // ctx's cause; if nobody else waits and the execution has not started, it is
-// cancelled with that cause.
+// cancelled with that cause. Who has a handle from Begin waits from then on:
+// its Wait must be called.
 func (e *Execution) Wait(ctx context.Context) error {
 	r := e.run
-	leave := e.Attend()
+	r.registry.mu.Lock()
+	if !e.awaiting {
+		r.waiters++
+	}
+	e.awaiting = false
+	r.registry.mu.Unlock()
 	var cause error
 	select {
 	case <-r.done:
 	case <-ctx.Done():
 		cause = context.Cause(ctx)
 	}
-	leave(cause)
+	r.leave(cause)
 	return cause
-}
-
-// Attend counts the caller among those who wait, until it calls leave with
-// the cause for which it gives up, nil when it does not.
-func (e *Execution) Attend() (leave func(cause error)) {
-	e.run.registry.mu.Lock()
-	defer e.run.registry.mu.Unlock()
-	e.run.waiters++
-	return e.run.leave
 }
 
 // leave takes one waiter off. The last one that leaves for a cause cancels

@@ -178,13 +178,15 @@ func (r *Registry) Begin(ctx context.Context, id string, fingerprint [32]byte) (
 		if old.fingerprint != fingerprint {
 			return nil, false, slots.Errorf(slots.KindConflict, "execution_id was used for another call")
 		}
-		return &Execution{run: old}, false, nil
+		old.waiters++
+		return &Execution{run: old, awaiting: true}, false, nil
 	} else if old != nil {
 		// It never started, so it has no output that would need releasing.
 		r.forgetLocked(old)
 	}
 	r.runs[id] = made
-	return &Execution{run: made, fresh: true}, true, nil
+	made.waiters = 1
+	return &Execution{run: made, fresh: true, awaiting: true}, true, nil
 }
 
 // Get returns the execution of the id, running or kept.

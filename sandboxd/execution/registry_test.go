@@ -376,15 +376,16 @@ func TestS19WaitersThatLeaveTogetherCancelToo(t *testing.T) {
 	}
 }
 
-func TestS19WhoAttendsKeepsItFromBeingCancelledByOthers(t *testing.T) {
+func TestS19WhoHasBegunWaitsFromThenOn(t *testing.T) {
 	r := open(t, Config{})
 	e := begin(t, r, "x")
-	leave := e.Attend()
+	joined, _, err := r.Begin(t.Context(), "x", printA)
+	require.NoError(t, err)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.Error(t, e.Wait(gone))
-	require.NoError(t, e.Context().Err())
-	leave(errors.New("gone as well"))
+	require.NoError(t, e.Context().Err(), "the other one has only not come to wait yet")
+	require.Error(t, joined.Wait(gone))
 	assert.Error(t, e.Context().Err())
 }
 

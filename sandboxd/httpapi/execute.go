@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -60,11 +61,15 @@ func (s *Server) wait(ctx context.Context, e *execution.Execution) ([]byte, erro
 	if e.Wait(ctx) == nil {
 		return e.Answer(), nil
 	}
-	if cause := slots.AsError(context.Cause(ctx)); cause == errStopping {
+	if stopping(ctx) {
 		return interrupted(e).Encode()
 	}
 	return nil, context.Canceled
 }
+
+// stopping reports whether the server's stop has ended ctx, and not its
+// client.
+func stopping(ctx context.Context) bool { return slots.AsError(context.Cause(ctx)) == errStopping }
 
 // interrupted is the result told of an execution that the server cannot wait
 // for any longer.
@@ -97,16 +102,22 @@ func (s *Server) batch(c echo.Context) error {
 	if m := streamed(c.Request()); m != plain {
 		return s.streamBatch(c, m, running)
 	}
+	defer leave(running)
+	for _, p := range running {
+		if !p.await(ctx) && !stopping(ctx) {
+			return context.Canceled
+		}
+	}
 	b := getBuffer()
 	defer putBuffer(b)
 	b.WriteByte('[')
 	for i, p := range running {
-		answer, err := p.wait(ctx, s)
-		if err != nil {
-			return s.abandon(ctx, running[i:])
-		}
 		if i > 0 {
 			b.WriteByte(',')
+		}
+		answer, err := p.answer()
+		if err != nil {
+			return err
 		}
 		b.Write(answer)
 	}
@@ -120,20 +131,41 @@ type pending struct {
 	refused   api.Result
 }
 
-func (p pending) wait(ctx context.Context, s *Server) ([]byte, error) {
+// await reports whether the call ended before ctx. It does not give it up.
+func (p pending) await(ctx context.Context) bool {
+	if p.execution == nil {
+		return true
+	}
+	select {
+	case <-p.execution.Done():
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// answer is the call's result, or that the server cannot wait for it.
+func (p pending) answer() ([]byte, error) {
 	if p.execution == nil {
 		return p.refused.Encode()
 	}
-	return s.wait(ctx, p.execution)
+	select {
+	case <-p.execution.Done():
+		return p.execution.Answer(), nil
+	default:
+		return interrupted(p.execution).Encode()
+	}
 }
 
-// abandon tells the calls that ctx, which has ended, waited for them: those
-// that have not started are cancelled by it.
-func (s *Server) abandon(ctx context.Context, running []pending) error {
-	for _, p := range running {
-		_, _ = p.wait(ctx, s) // returns at once
+// leave gives up the calls that have not ended: those that have not started
+// are cancelled by it. The last one goes first, because a slot begins with the
+// next call in the order of the batch as soon as the one before it is gone.
+func leave(running []pending) {
+	for _, p := range slices.Backward(running) {
+		if p.execution != nil {
+			_ = p.execution.Wait(ended()) // returns at once
+		}
 	}
-	return context.Canceled
 }
 
 // readBatch reads the array of a batch. The elements may be anything.
@@ -160,42 +192,51 @@ func (s *Server) readBatch(c echo.Context) ([]json.RawMessage, error) {
 // streamBatch sends each result when it is ready, with its place in the
 // batch.
 func (s *Server) streamBatch(c echo.Context, m mode, running []pending) error {
+	defer leave(running)
 	ctx, cancel := context.WithCancel(c.Request().Context())
-	results := make(chan batchResult)
+	ready := make(chan int)
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	defer cancel()
 	for i, p := range running {
 		waiting.Go(func() {
-			answer, err := p.wait(ctx, s)
-			if err != nil {
+			if !p.await(ctx) {
 				return
 			}
 			select {
-			case results <- batchResult{i, answer}:
+			case ready <- i:
 			case <-ctx.Done():
 			}
 		})
 	}
 	out := s.newSink(c, m)
+	told := make([]bool, len(running))
+	tell := func(i int) error {
+		told[i] = true
+		answer, err := running[i].answer()
+		if err != nil {
+			return err
+		}
+		out.batchResult(i, answer)
+		return out.flush()
+	}
 	for range running {
 		select {
-		case r := <-results:
-			out.batchResult(r)
+		case i := <-ready:
+			if tell(i) != nil {
+				return nil // the client is gone
+			}
+			continue
 		case <-ctx.Done():
-			return nil
 		}
-		if err := out.flush(); err != nil {
-			return nil //nolint:nilerr // the client is gone
+		for i := range running {
+			if stopping(ctx) && !told[i] && tell(i) != nil {
+				return nil // see above
+			}
 		}
+		return nil
 	}
 	return nil
-}
-
-// batchResult is the encoded result of the call at that place of its batch.
-type batchResult struct {
-	place  int
-	answer []byte
 }
 
 // mode is the form of an answer.

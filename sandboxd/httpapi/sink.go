@@ -58,8 +58,8 @@ func (s *sink) event(e api.Event) {
 }
 
 // batchResult adds one result of a batch.
-func (s *sink) batchResult(r batchResult) {
-	s.add(string(api.EventResult), strconv.Itoa(r.place), api.WithIndex(r.answer, r.place))
+func (s *sink) batchResult(place int, answer []byte) {
+	s.add(string(api.EventResult), strconv.Itoa(place), api.WithIndex(answer, place))
 }
 
 // result adds the event that ends an execution, from the result's JSON.

@@ -56,9 +56,7 @@ func (k *Keeper) submit(ctx context.Context, j *job) *execution.Execution {
 	}
 	if j.direct {
 		defer k.runners.Done()
-		leave := exec.Attend()
 		s.execute(k.ctx, j) //nolint:contextcheck // the caller's end does not end it
-		leave(nil)
 	}
 	return exec
 }
