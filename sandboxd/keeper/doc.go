@@ -6,11 +6,13 @@
 //
 // One goroutine per slot, its runner, does everything that must not happen
 // twice at once: it starts the sandbox, runs the queue in order, and resets.
-// Everybody else leaves a request under the slot's mutex and wakes it:
+// Everybody else leaves a request under the slot's mutex and wakes it; only
+// Run does the runner's work itself, when the slot is idle:
 //
 //	Submit ──► queue ─┐
 //	Reset, Release,   ├─► runner ──► tool.Run, Sandbox.Reset
 //	expiry ──► reset ─┘
+//	Run, when idle ──────────► tool.Run, while the runner holds still
 //	Do ───────────────► Sandbox.Do, beside the runner; a reset ends it first
 //
 // A reset goes before whatever waits in the queue. When one is asked for, the

@@ -17,13 +17,18 @@
 //	  plan ─────────────────────────────────>  confine itself
 //	  <──────────────────────────────── ready | failed {stage, errno}
 //	  spawn #1 {argv, env, cwd} + files ─────>  vfork, exec
-//	  <──────────────────── exited #1 {status, usage, alone} | refused #1 {error}
+//	  <──── output #1 + pipes, when it is long or the process goes on
+//	  <──────────── exited #1 {status, usage, alone, output} | refused #1 {error}
 //	  sweep #2 ──────────────────────────────>  kill all but what is kept
 //	  <──────────────────────────────── swept #2 {killed, left}
 //	  op #3 {name, args} (+ input file) ─────>  a file operation, as the slot
 //	  <────────────────── stream #3 + pipe, when the output is large
 //	  <──────────────────────────────── reply #3 {reply | error, output}
 //	  cancel #3 ─────────────────────────────>
+//
+// What a process writes is collected in the holder while it is short, unless
+// the agent passes descriptors for it. The agent has no goroutine that reads a
+// holder's messages: of those who wait for one, one reads for all.
 //
 // Every message is one SOCK_SEQPACKET packet; a body that does not fit goes
 // into an attached file. The holder is not trusted: the agent checks the
