@@ -1,6 +1,13 @@
-// Package orchestrator is the place of the control plane: what keeps a pool
-// of containers, leases their slots to trajectories and sends the calls of
-// many trajectories to each container in few requests. It belongs beside the
-// agent, never below it, and sees a container only through sandboxd/api and
-// sandboxd/client. There is no code here yet.
+// Package orchestrator is the control plane, wired: what keeps a pool of
+// containers, leases their slots to trajectories and sends the calls of many
+// trajectories to each container in few requests. It stands beside the agent,
+// never below it, and sees a container only through sandboxd/api and
+// sandboxd/client.
+//
+//	httpapi ─► calls ─► dispatch ─► containers
+//	   │         │
+//	   └─────────┴────► pool ─► backend/local
+//
+// It keeps nothing that the containers do not: killed at any moment, it knows
+// everything again as soon as it has read them.
 package orchestrator

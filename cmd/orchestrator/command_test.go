@@ -1,0 +1,55 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestEveryWayToCallIt(t *testing.T) {
+	for _, c := range []struct {
+		args           []string
+		environ        []string
+		status         int
+		stdout, stderr string
+	}{
+		{args: []string{"version"}, status: 0, stdout: version},
+		{args: []string{"help"}, status: 0, stdout: "orchestrator serve [flags]"},
+		{args: []string{"-h"}, status: 0, stdout: "Without a command, flags are those of serve."},
+		{args: []string{"serve", "--help"}, status: 0, stdout: "Exit statuses:"},
+		{args: []string{"dance"}, status: 64, stderr: `unknown command "dance"`},
+		{args: []string{"serve", "--nothing"}, status: 64, stderr: "orchestrator serve: usage: "},
+		{args: []string{"--slots", "none"}, status: 64, stderr: "want a number"},
+		{args: nil, environ: []string{"ORCHESTRATOR_NOTHING=x"}, status: 64, stderr: "unknown variable ORCHESTRATOR_NOTHING"},
+	} {
+		var stdout, stderr bytes.Buffer
+		status := Main(t.Context(), c.args, c.environ, &stdout, &stderr)
+		assert.Equal(t, c.status, status, "%v: %s", c.args, &stderr)
+		assert.Contains(t, stdout.String(), c.stdout, "%v", c.args)
+		assert.Contains(t, stderr.String(), c.stderr, "%v", c.args)
+		if status == 0 {
+			assert.Empty(t, stderr.String())
+		} else {
+			assert.Empty(t, stdout.String(), "what is wrong goes to the standard error")
+		}
+	}
+}
+
+func TestAServerThatCannotStartTellsIt(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	for _, args := range [][]string{
+		{"--listen", ln.Addr().String(), "--data-dir", t.TempDir()},
+		{"--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--sandboxd", filepath.Join(t.TempDir(), "nothing")},
+		{"--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--token-file", filepath.Join(t.TempDir(), "nothing")},
+	} {
+		var stdout, stderr bytes.Buffer
+		assert.Equal(t, exitFailed, Main(t.Context(), args, nil, &stdout, &stderr))
+		assert.Contains(t, stderr.String(), "ended: error=")
+	}
+}

@@ -1,0 +1,181 @@
+package calls
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth/orchestrator/dispatch"
+	"berth/orchestrator/pool"
+	"berth/sandboxd/api"
+	"berth/slots"
+)
+
+// Answer is what came of a call.
+type Answer struct {
+	dispatch.Answer
+	Acquire time.Duration // until the call had its slot; 0: the trajectory held it already
+}
+
+// Execute runs a call of a trajectory in its slot, which the first call
+// acquires. call.ExecutionID is the trajectory's own name for the call and
+// need be unique among its calls only; SlotID and Token are not the caller's
+// to say. The error says why the call could not be carried out; when the
+// container said so, the result holds it as well.
+func (c *Carrier) Execute(ctx context.Context, trajectory string, call api.Call) (Answer, error) {
+	began := time.Now()
+	lease, fresh, err := c.acquire(ctx, trajectory)
+	var took time.Duration
+	if fresh {
+		took = time.Since(began)
+	}
+	if err != nil {
+		return Answer{Answer: dispatch.Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, Acquire: took}, err
+	}
+	done, err := c.use(ctx, lease)
+	if err != nil {
+		return Answer{Answer: dispatch.Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, Acquire: took}, c.Told(trajectory, lease, err)
+	}
+	defer done()
+	answer, err := c.Submit(ctx, lease, dispatch.Call{Call: call})
+	return Answer{answer, took}, c.Told(trajectory, lease, err)
+}
+
+// Submit runs a call in the slot of the lease, with the lease's token.
+// call.ExecutionID need be unique among the calls of the lease only.
+func (c *Carrier) Submit(ctx context.Context, lease pool.Lease, call dispatch.Call) (dispatch.Answer, error) {
+	name := call.ExecutionID
+	l, err := c.link(lease.Container)
+	if err != nil {
+		return dispatch.Answer{Result: api.Result{ExecutionID: name}}, err
+	}
+	token := lease.Slot.Token
+	call.SlotID, call.Token, call.ExecutionID = lease.Slot.SlotID, &token, ExecutionID(lease.Ref(), name)
+	answer, err := l.dispatcher.Do(ctx, call)
+	if name != "" {
+		answer.Result.ExecutionID = name
+	} else {
+		answer.Result.ExecutionID = Name(lease.Ref(), answer.Result.ExecutionID)
+	}
+	if err != nil {
+		if lost := c.pools.Lost(lease.Ref(), slots.AsError(err).Executed); lost != nil {
+			err = lost
+		}
+	}
+	return answer, err
+}
+
+// maxName is the longest name that is part of an execution's id as it is.
+const maxName = 128
+
+// ExecutionID is the id in the container of the execution that the holder of
+// the lease calls name: of two leases it is never the same, so that neither
+// another trajectory nor a later one of the same name gets its result. ""
+// stays "".
+func ExecutionID(ref pool.Ref, name string) string {
+	if name == "" {
+		return ""
+	}
+	if len(name) > maxName {
+		sum := sha256.Sum256([]byte(name))
+		name = "sha256-" + hex.EncodeToString(sum[:])
+	}
+	return prefix(ref) + name
+}
+
+// Name undoes ExecutionID, as far as the name was short enough to be kept.
+func Name(ref pool.Ref, id string) string { return strings.TrimPrefix(id, prefix(ref)) }
+
+func prefix(ref pool.Ref) string {
+	return ref.SlotID + ":" + strconv.FormatUint(ref.Token, 10) + ":"
+}
+
+// acquire finds the slot of the trajectory, or gets one; fresh says which.
+func (c *Carrier) acquire(ctx context.Context, trajectory string) (lease pool.Lease, fresh bool, err error) {
+	if !c.uses.doubted(trajectory) {
+		lease, ok, err := c.Find(ctx, trajectory)
+		if err != nil {
+			// It is told once.
+			c.pools.Forget(c.config.Template, trajectory)
+			return pool.Lease{}, false, never(err)
+		}
+		if ok {
+			return lease, false, nil
+		}
+	}
+	lease, err = c.pools.Acquire(ctx, pool.Request{
+		Template: c.config.Template, Trajectory: trajectory, TTL: c.config.Idle, Wait: c.config.Wait,
+	})
+	if err != nil {
+		return pool.Lease{}, true, never(err)
+	}
+	c.uses.trust(trajectory)
+	return lease, true, nil
+}
+
+// Find finds the slot of the trajectory. The error says why its lease ended
+// without it.
+func (c *Carrier) Find(ctx context.Context, trajectory string) (lease pool.Lease, ok bool, err error) {
+	held, err := c.pools.Lookup(ctx, c.config.Template, trajectory)
+	if err != nil || len(held) == 0 || held[0].Further {
+		return pool.Lease{}, false, err
+	}
+	return held[0], true, nil
+}
+
+// never says of an error that nothing was sent.
+func never(err error) error { return slots.AsError(err).WithExecuted(slots.ExecutedNever) }
+
+// Told notes what the trajectory is about to hear of its lease: having heard
+// that it is over, it may begin anew.
+func (c *Carrier) Told(trajectory string, lease pool.Lease, err error) error {
+	if err == nil {
+		return nil
+	}
+	switch slots.AsError(err).Kind {
+	case slots.KindSlotLost, slots.KindLeaseExpired, slots.KindFenced:
+		c.uses.doubt(trajectory, lease.Ref())
+		c.pools.Forget(c.config.Template, trajectory)
+	default:
+	}
+	return err
+}
+
+// Release gives back the slot of the trajectory, pristine. Whatever goes wrong
+// with that is not the trajectory's concern any more: the slot is released
+// when its container answers, or set aside, or gone.
+func (c *Carrier) Release(ctx context.Context, trajectory string) {
+	// An error says that the lease has ended, which is what is wanted.
+	lease, ok, _ := c.Find(ctx, trajectory)
+	c.pools.Forget(c.config.Template, trajectory)
+	c.uses.trust(trajectory)
+	if !ok {
+		return
+	}
+	if _, err := c.pools.Release(ctx, lease.Ref(), true); err != nil {
+		c.log.Warn("slot was not released as it should", "lease", lease.Ref().String(), "error", err)
+	}
+}
+
+// Use is Find for who is about to use the slot otherwise than by a call. done
+// ends the use.
+func (c *Carrier) Use(ctx context.Context, trajectory string) (lease pool.Lease, done func(), err error) {
+	lease, ok, err := c.Find(ctx, trajectory)
+	if err != nil {
+		c.pools.Forget(c.config.Template, trajectory)
+		return pool.Lease{}, nil, never(err)
+	}
+	if !ok {
+		return pool.Lease{}, nil, ErrNoSlot
+	}
+	if done, err = c.use(ctx, lease); err != nil {
+		return pool.Lease{}, nil, c.Told(trajectory, lease, err)
+	}
+	return lease, done, nil
+}
+
+// ErrNoSlot is a trajectory that holds no slot. Clients match on its text.
+var ErrNoSlot = slots.Errorf(slots.KindNotFound, "No active slot for trajectory (run a sandbox tool first)")

@@ -1,0 +1,180 @@
+package orchestrator
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"berth/orchestrator/pool"
+)
+
+// Config is everything that can be set about an orchestrator. Help lists the
+// names, defaults and meanings.
+type Config struct {
+	Listen            string
+	TokenFile         string
+	OperatorTokenFile string
+	InsecureNoAuth    bool
+	MaxBody           int64
+
+	Backend      string // "local" is the only one
+	DataDir      string
+	Sandboxd     string   // program of the local backend's containers
+	SandboxdArgs []string // more of its flags
+	Keep         bool
+
+	Templates []pool.Template // the first is what trajectories without a lease get
+
+	TrajectoryIdle time.Duration
+	TrajectoryWait time.Duration
+	DrainTimeout   time.Duration
+
+	LogLevel string
+	LogJSON  bool
+}
+
+// ErrUsage is a command line, environment or file that cannot be used.
+var ErrUsage = errors.New("usage")
+
+// ErrHelp asks for help, which has been written.
+var ErrHelp = errors.New("help asked for")
+
+// prefix is what the names of our environment variables begin with.
+const prefix = "ORCHESTRATOR_"
+
+// envName is the environment variable of a setting.
+func envName(name string) string { return prefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
+
+// Parse reads the settings: defaults, then the file that --config or
+// ORCHESTRATOR_CONFIG names, then ORCHESTRATOR_ variables of environ, then
+// args. Help goes to out. Errors wrap ErrUsage or are ErrHelp.
+func Parse(args, environ []string, out io.Writer) (Config, error) {
+	c, main := Config{}, pool.Template{}
+	flags, file := settings(&c, &main)
+	// The file comes first and is named last, so the arguments are read twice.
+	trial, named := settings(&Config{}, &pool.Template{})
+	err := errors.Join(fromEnvironment(trial, environ), trial.Parse(args))
+	if errors.Is(err, flag.ErrHelp) {
+		writeHelp(out, flags)
+		return Config{}, ErrHelp
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	if *named != "" {
+		if err := fromFile(flags, &c, *named); err != nil {
+			return Config{}, fmt.Errorf("%w: read %s: %w", ErrUsage, *named, err)
+		}
+	}
+	err = errors.Join(fromEnvironment(flags, environ), flags.Parse(args))
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	*file = *named
+	if err == nil {
+		c.Templates = append([]pool.Template{main}, c.Templates...)
+		err = c.check()
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	return c, nil
+}
+
+// settings makes the flags of a Config, whose main template is apart. They
+// hold the defaults. file is the value of --config.
+func settings(c *Config, main *pool.Template) (flags *flag.FlagSet, file *string) {
+	flags = flag.NewFlagSet("orchestrator serve", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	file = flags.String("config", "", "file of settings, in YAML or JSON: the names of the flags without the dashes before them")
+	flags.StringVar(&c.Listen, "listen", "127.0.0.1:9001", "address to serve on")
+	flags.StringVar(&c.TokenFile, "token-file", "", "file that holds the bearer token of trainers; nobody else may be able to read it")
+	flags.StringVar(&c.OperatorTokenFile, "operator-token-file", "", "file that holds the bearer token of operators; without it trainers are operators")
+	flags.BoolVar(&c.InsecureNoAuth, "insecure-no-auth", false, "serve other addresses than loopback without a token")
+	add(flags, size{&c.MaxBody}, "max-body", "64MiB", "largest JSON request")
+	add(flags, word{&c.Backend, []string{"local"}}, "backend", "local", "what runs the containers: local")
+	flags.StringVar(&c.DataDir, "data-dir", defaultDirectory(), "where everything of the containers is; slots pass through what is above it")
+	flags.StringVar(&c.Sandboxd, "sandboxd", "", "sandboxd to run; without it the one beside this program, else the one in PATH")
+	flags.Var(list{&c.SandboxdArgs}, "sandboxd-arg", "one more argument of sandboxd serve; may be repeated")
+	flags.BoolVar(&c.Keep, "keep", false, "leave the containers running at the end; the next start finds them")
+	templateSettings(flags, main)
+	add(flags, duration{&c.TrajectoryIdle}, "trajectory-idle", "30m", "how long a trajectory without lease of its own keeps its slot without calling")
+	add(flags, duration{&c.TrajectoryWait}, "trajectory-wait", "5m", "how long the first call of a trajectory waits for a slot")
+	add(flags, duration{&c.DrainTimeout}, "drain-timeout", "30s", "how long running calls may take to end after SIGTERM")
+	add(flags, word{&c.LogLevel, []string{"trace", "debug", "info", "warn", "error"}}, "log-level", "info", "trace debug info warn error")
+	flags.BoolVar(&c.LogJSON, "log-json", false, "log in JSON")
+	return flags, file
+}
+
+// templateSettings makes the flags of a template.
+func templateSettings(flags *flag.FlagSet, t *pool.Template) {
+	flags.StringVar(&t.Name, "template", "default", "name of the pool")
+	add(flags, integer{&t.MinContainers, 0, 1 << 16}, "containers", "2", "containers to keep running at least")
+	add(flags, integer{&t.MaxContainers, 0, 1 << 16}, "max-containers", "0", "containers to run at most; 0: as many as --containers")
+	add(flags, integer{&t.Slots, 1, 2000}, "slots", "8", "slots of each container")
+	add(flags, integer{&t.FreeMargin, 0, 1 << 20}, "free-slots", "0", "slots that should be free for those who come next")
+	add(flags, duration{&t.IdleAfter}, "idle-after", "5m", "how long a container is empty before it may be stopped")
+	add(flags, duration{&t.TTL}, "lease-ttl", "5m", "how long a lease lasts that names no ttl_s")
+	flags.StringVar(&t.Isolation, "isolation-require", "", "least isolation to accept, as sandboxd takes it")
+	add(flags, onOff{&t.Network}, "network", "on", "on: slots share the machine's network; off: loopback only")
+	flags.Var(variables{&t.Env}, "env", "K=V for every process of a slot; may be repeated")
+	add(flags, duration{&t.MaxTimeout}, "max-timeout", "1h", "longest timeout that a call may name")
+	add(flags, size{&t.Limits.MemoryBytes}, "memory", "0", "memory of one slot; 0: no limit")
+	add(flags, size{&t.Limits.Pids}, "pids", "512", "processes and threads of one slot")
+	add(flags, number{&t.Limits.CPUs}, "cpus", "0", "CPUs of one slot; 0: no limit")
+	add(flags, size{&t.Limits.DiskBytes}, "disk", "0", "disk space of one slot; 0: no limit")
+}
+
+func defaultDirectory() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/berth/orchestrator"
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		return filepath.Join(home, ".local", "share", "berth", "orchestrator")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("berth-orchestrator-%d", os.Geteuid()))
+}
+
+// check refuses what no single setting can see, and fills in what follows from
+// others.
+func (c *Config) check() error {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return fmt.Errorf("listen %q: %w", c.Listen, err)
+	}
+	if c.TokenFile == "" && !c.InsecureNoAuth && !isLoopback(host) {
+		return fmt.Errorf("listen %q: without --token-file only loopback is served; --insecure-no-auth overrides", c.Listen)
+	}
+	if c.TokenFile == "" && c.OperatorTokenFile != "" {
+		return errors.New("operator-token-file: needs --token-file")
+	}
+	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
+		return fmt.Errorf("data-dir: %w", err)
+	}
+	names := map[string]bool{}
+	for i := range c.Templates {
+		t := &c.Templates[i]
+		if t.MaxContainers == 0 {
+			t.MaxContainers = t.MinContainers
+		}
+		if err := t.Check(); err != nil {
+			return err
+		}
+		if names[t.Name] {
+			return fmt.Errorf("template %q is there twice", t.Name)
+		}
+		names[t.Name] = true
+	}
+	return nil
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

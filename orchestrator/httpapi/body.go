@@ -1,0 +1,158 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"berth/slots"
+)
+
+// errInvalidJSON is the reference's answer to a body that is not the JSON it
+// has to be.
+var errInvalidJSON = slots.Errorf(slots.KindBadRequest, "Invalid JSON")
+
+// patientReader reads a body and fails when nothing comes for stall. Its
+// deadline ends with the body, because then the server waits on the same
+// connection for the client to go away.
+type patientReader struct {
+	body    io.Reader
+	control *http.ResponseController
+	stall   time.Duration
+	armed   time.Time
+}
+
+// Read reads from the body.
+func (r *patientReader) Read(p []byte) (int, error) {
+	// A connection that takes no deadline is closed, or a test's recorder.
+	if now := time.Now(); now.Sub(r.armed) > r.stall/10 {
+		_ = r.control.SetReadDeadline(now.Add(r.stall))
+		r.armed = now
+	}
+	n, err := r.body.Read(p)
+	if errors.Is(err, io.EOF) {
+		_ = r.control.SetReadDeadline(time.Time{})
+		r.armed = time.Time{}
+	}
+	return n, err
+}
+
+// patient is the request's body under the server's stall limit.
+func (s *Server) patient(c echo.Context) *patientReader {
+	return &patientReader{
+		body: c.Request().Body, control: http.NewResponseController(c.Response().Writer), stall: s.config.Stall, armed: time.Now(),
+	}
+}
+
+// readBody reads the whole body into a buffer, which the caller gives back
+// with putBuffer.
+func (s *Server) readBody(c echo.Context) (*bytes.Buffer, error) {
+	r := c.Request()
+	most := s.config.MaxBody
+	b := getBuffer()
+	if r.Body == nil || r.Body == http.NoBody {
+		return b, nil
+	}
+	var err error
+	body := s.patient(c)
+	if r.ContentLength <= most {
+		if r.ContentLength > 0 {
+			// What is promised is not yet there: no more than a usual body is
+			// reserved before it came.
+			b.Grow(int(min(r.ContentLength, keptBuffer/2)) + bytes.MinRead)
+		}
+		_, err = b.ReadFrom(io.LimitReader(body, most+1))
+	}
+	switch {
+	case err != nil:
+		putBuffer(b)
+		return nil, bodyError(err)
+	case r.ContentLength > most || int64(b.Len()) > most:
+		putBuffer(b)
+		// Many clients send all of it before they look for an answer, and a
+		// connection that is closed before that takes the answer with it.
+		if r.Header.Get("Expect") == "" {
+			_, _ = io.CopyN(io.Discard, body, 2*most) // it is refused either way
+		}
+		return nil, slots.Errorf(slots.KindTooLarge, "request body is larger than %d bytes", most)
+	}
+	return b, nil
+}
+
+// bodyError names why a body could not be read.
+func bodyError(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &statusError{http.StatusRequestTimeout, slots.Errorf(slots.KindBadRequest, "request body came too slowly")}
+	}
+	return slots.Errorf(slots.KindBadRequest, "read request body: %w", err)
+}
+
+// isObject reports whether the text, which may be invalid, starts like a JSON
+// object.
+func isObject(text []byte) bool {
+	text = bytes.TrimLeft(text, " \t\r\n")
+	return len(text) > 0 && text[0] == '{'
+}
+
+// readLoose reads a JSON object and ignores the fields that v lacks.
+func (s *Server) readLoose(c echo.Context, v any) error {
+	b, err := s.readBody(c)
+	if err != nil {
+		return err
+	}
+	defer putBuffer(b)
+	if !isObject(b.Bytes()) {
+		return errInvalidJSON
+	}
+	return jsonError(json.Unmarshal(b.Bytes(), v))
+}
+
+// jsonError turns what a decoder says into a sentence for the caller that
+// holds no names of our types.
+func jsonError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*slots.Error](err); ok {
+		return e
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		name := wrong.Field
+		if name == "" {
+			name = "the body"
+		}
+		return slots.Errorf(slots.KindBadRequest, "%s must be %s", name, wanted(wrong))
+	}
+	return errInvalidJSON
+}
+
+// wanted names the JSON type that a field should have had.
+func wanted(e *json.UnmarshalTypeError) string {
+	word := e.Type.Kind().String()
+	switch {
+	case word == "string":
+		return "a string"
+	case word == "bool":
+		return "true or false"
+	case strings.HasPrefix(word, "uint"):
+		return "an integer not below 0"
+	case strings.HasPrefix(word, "int"):
+		return "an integer"
+	case strings.HasPrefix(word, "float"):
+		return "a number"
+	case word == "slice":
+		return "an array"
+	case word == "map", word == "struct":
+		return "an object"
+	default:
+		return fmt.Sprintf("of another type than %s", e.Value)
+	}
+}

@@ -1,0 +1,201 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/labstack/echo/v4"
+
+	"berth/orchestrator/calls"
+	"berth/orchestrator/pool"
+	"berth/slots"
+)
+
+// Deps are the collaborators of a Server. All but Logger are required.
+type Deps struct {
+	Logger hclog.Logger // nil discards
+	Pools  *pool.Pools
+	Calls  *calls.Carrier
+}
+
+// Config is how a Server behaves. Zero fields mean the default.
+type Config struct {
+	Token         string // of trainers; "" asks nobody for one
+	OperatorToken string // of operators, who may do all that trainers may; "": trainers are operators
+
+	MaxBody int64 // bytes of a JSON request; default 64 MiB
+
+	HeaderTimeout time.Duration // for a request's headers; default 10 s
+	IdleTimeout   time.Duration // between two requests; default 2 min
+	Stall         time.Duration // without a byte of body or answer; default 30 s
+	DrainTimeout  time.Duration // for requests under way when Serve is stopped; default 30 s
+}
+
+func (c Config) withDefaults() Config {
+	c.MaxBody = cmp.Or(c.MaxBody, 64<<20)
+	c.HeaderTimeout = cmp.Or(c.HeaderTimeout, 10*time.Second)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, 2*time.Minute)
+	c.Stall = cmp.Or(c.Stall, 30*time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 30*time.Second)
+	return c
+}
+
+// maxHeader bounds a request's headers, in bytes.
+const maxHeader = 32 << 10
+
+// lastWords is how long answers have to go out when a stop takes longer than
+// Config.DrainTimeout.
+const lastWords = time.Second
+
+var errStopping = slots.Errorf(slots.KindDraining, "orchestrator is shutting down")
+
+// Server answers the requests of trainers and operators. It is an
+// http.Handler.
+type Server struct {
+	Deps
+	config   Config
+	logger   hclog.Logger
+	tokens   tokens
+	echo     *echo.Echo
+	stopping atomic.Bool
+
+	forwarder *http.Client
+
+	requests, failures atomic.Uint64 // of tool calls by trajectory
+}
+
+// New makes a Server. It starts nothing.
+func New(deps Deps, config Config) *Server {
+	if deps.Pools == nil || deps.Calls == nil {
+		panic("httpapi.New needs every collaborator but Logger")
+	}
+	if deps.Logger == nil {
+		deps.Logger = hclog.NewNullLogger()
+	}
+	config = config.withDefaults()
+	s := &Server{
+		Deps: deps, config: config, logger: deps.Logger.Named("http"), echo: echo.New(),
+		tokens: newTokens(config.Token, config.OperatorToken), forwarder: newForwarder(),
+	}
+	s.echo.HTTPErrorHandler = s.noRoute
+	for _, r := range s.routes() {
+		s.echo.Add(r.method, r.path, s.handler(r))
+	}
+	return s
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
+
+// Serve answers requests on ln, which it closes, until ctx ends. Then it takes
+// no more, gives those under way Config.DrainTimeout, tells the rest that it
+// is over, and returns nil.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	requests, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	server := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: s.config.HeaderTimeout,
+		IdleTimeout:       s.config.IdleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          s.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+		BaseContext:       func(net.Listener) context.Context { return requests },
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ln) }() // waited for below
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve http: %w", err)
+	case <-ctx.Done():
+	}
+	s.stopping.Store(true)
+	stopping := context.WithoutCancel(ctx)
+	if shutdown(stopping, server, s.config.DrainTimeout) != nil {
+		cut(errStopping)
+		if shutdown(stopping, server, lastWords) != nil {
+			_ = server.Close() // what is still open then ends with the process
+		}
+	}
+	s.forwarder.CloseIdleConnections()
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve http: %w", err)
+	}
+	return nil
+}
+
+func shutdown(ctx context.Context, server *http.Server, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return server.Shutdown(ctx)
+}
+
+// handler is what every route has around it: deadlines, the token, panics and
+// failures.
+func (s *Server) handler(r route) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		defer s.recovered(c, r.style)
+		s.begin(c)
+		err := s.tokens.admit(c.Request(), r.role)
+		if err == nil {
+			err = r.handle(c)
+		}
+		if err != nil {
+			s.refuse(c, r.style, err)
+		}
+		return nil
+	}
+}
+
+// begin clears what the last request on the connection left, and bounds how
+// long the server waits for a body that nobody reads: it does so before it
+// answers.
+func (s *Server) begin(c echo.Context) {
+	control := http.NewResponseController(c.Response().Writer)
+	// A connection that takes no deadline is closed, or a test's recorder.
+	_ = control.SetWriteDeadline(time.Time{})
+	if c.Request().ContentLength != 0 {
+		_ = control.SetReadDeadline(time.Now().Add(s.config.Stall))
+	}
+}
+
+// recovered turns a panic into an internal error. An answer that has begun is
+// cut off, so that nobody takes it for a whole one.
+func (s *Server) recovered(c echo.Context, st style) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(http.ErrAbortHandler)
+	}
+	s.logger.Error("handler panicked", "route", c.Path(), "error", fmt.Sprint(p), "stack", string(debug.Stack()))
+	if c.Response().Committed {
+		panic(http.ErrAbortHandler)
+	}
+	s.write(c, st, errPanic)
+}
+
+var errPanic = slots.Errorf(slots.KindInternal, "internal error")
+
+// noRoute answers what the router refuses.
+func (s *Server) noRoute(err error, c echo.Context) {
+	s.begin(c)
+	st := styleOf(c.Request().URL.Path)
+	if refused := s.tokens.admit(c.Request(), trainer); refused != nil {
+		s.refuse(c, st, refused)
+		return
+	}
+	if h, ok := errors.AsType[*echo.HTTPError](err); ok && h.Code == http.StatusMethodNotAllowed {
+		s.refuse(c, st, &statusError{h.Code, slots.Errorf(slots.KindBadRequest, "method %.10s is not allowed here", c.Request().Method)})
+		return
+	}
+	s.refuse(c, st, slots.Errorf(slots.KindNotFound, "no such route"))
+}

@@ -1,0 +1,299 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"berth/orchestrator/calls"
+	"berth/sandboxd/api"
+	"berth/slots"
+)
+
+// callRequest is the body of POST /execute.
+type callRequest struct {
+	TrajectoryID string `json:"trajectory_id"`
+	Tool         struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+		UniqID    *string         `json:"uniq_id"`
+	} `json:"tool"`
+	TimeoutS api.Timeout `json:"timeout_s"`
+}
+
+// callAnswer answers POST /execute.
+type callAnswer struct {
+	Success  bool         `json:"success"`
+	Output   string       `json:"output"`
+	Error    string       `json:"error"`
+	Metadata api.Metadata `json:"metadata"`
+	UniqID   *string      `json:"uniq_id"`
+}
+
+func newCallAnswer(r api.Result, uniqID *string) *callAnswer {
+	return &callAnswer{Success: r.Success, Output: r.Output, Error: r.Error, Metadata: r.Metadata, UniqID: uniqID}
+}
+
+// timing is where a call's time went, in milliseconds. It is timing_ms of
+// every answer's metadata.
+type timing struct {
+	Queue    float64 `json:"queue"`    // waited for its turn in its slot
+	Acquire  float64 `json:"acquire"`  // waited for a slot
+	Dispatch float64 `json:"dispatch"` // collected for a batch
+	Spawn    float64 `json:"spawn"`    // making its process
+	Run      float64 `json:"run"`      // its process ran
+	Transfer float64 `json:"transfer"` // on the way, and the rest
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+
+// timed notes in the result's metadata where the time went.
+func timed(r *api.Result, a calls.Answer) {
+	t := a.Timing
+	details := make(map[string]any, len(r.Metadata.Details)+1)
+	maps.Copy(details, r.Metadata.Details)
+	details["timing_ms"] = timing{
+		Queue: milliseconds(t.Queue), Acquire: milliseconds(a.Acquire), Dispatch: milliseconds(t.Dispatch),
+		Spawn: milliseconds(t.Spawn), Run: milliseconds(t.Run), Transfer: milliseconds(t.Transfer),
+	}
+	r.Metadata.Details = details
+}
+
+// execute answers POST /execute. What becomes of a call is always told with
+// 200; other statuses are about the request.
+func (s *Server) execute(c echo.Context) error {
+	s.requests.Add(1)
+	answer, err := s.call(c)
+	if err != nil || !answer.Success {
+		s.failures.Add(1)
+	}
+	if err != nil {
+		return err
+	}
+	return s.answer(c, http.StatusOK, answer)
+}
+
+func (s *Server) call(c echo.Context) (*callAnswer, error) {
+	var req callRequest
+	if err := s.readLoose(c, &req); err != nil {
+		return nil, err
+	}
+	if err := checkTrajectory(req.TrajectoryID); err != nil {
+		return nil, err
+	}
+	if req.Tool.Name == "" {
+		return nil, slots.Errorf(slots.KindBadRequest, "tool.name is missing")
+	}
+	call, err := req.call()
+	if err != nil {
+		return newCallAnswer(api.Refused("", err), req.Tool.UniqID), nil
+	}
+	answer, err := s.Calls.Execute(c.Request().Context(), req.TrajectoryID, call)
+	result := answer.Result
+	if err != nil {
+		result = api.Refused(result.ExecutionID, err)
+	}
+	timed(&result, answer)
+	if req.Tool.UniqID == nil {
+		req.Tool.UniqID = &result.ExecutionID
+	}
+	return newCallAnswer(result, req.Tool.UniqID), nil
+}
+
+func checkTrajectory(id string) error {
+	if n := len(id); n == 0 || n > slots.MaxTrajectoryBytes {
+		return slots.Errorf(slots.KindBadRequest, "trajectory_id must have 1 to %d bytes, got %d", slots.MaxTrajectoryBytes, n)
+	}
+	return nil
+}
+
+// The names by which clients of the reference call our tools.
+const (
+	toolTerminal         = "terminal"
+	toolTerminalStateful = "terminal_stateful"
+)
+
+// terminalArgs are what clients send beside a command that is not for the
+// tool.
+type terminalArgs struct {
+	Timeout    json.RawMessage `json:"timeout"`
+	Background json.RawMessage `json:"background"`
+}
+
+// call is the request as the container wants it.
+func (r *callRequest) call() (api.Call, error) {
+	call := api.Call{Tool: r.Tool.Name, Args: r.Tool.Arguments, Timeout: r.TimeoutS}
+	if r.Tool.UniqID != nil {
+		call.ExecutionID = *r.Tool.UniqID
+	}
+	if args := bytes.TrimLeft(call.Args, " \t\r\n"); len(args) > 0 && args[0] != '{' && string(args) != "null" {
+		return call, slots.Errorf(slots.KindBadRequest, "tool.arguments must be an object")
+	}
+	switch call.Tool {
+	case toolTerminal:
+		call.Tool = "bash"
+	case toolTerminalStateful:
+		call.Tool = "bash_stateful"
+	}
+	if call.Tool != "bash" && call.Tool != "bash_stateful" || len(call.Args) == 0 {
+		return call, nil
+	}
+	var args terminalArgs
+	if err := json.Unmarshal(call.Args, &args); err != nil {
+		return call, jsonError(err)
+	}
+	if r.Tool.Name == toolTerminal && string(args.Background) == "true" {
+		return call, slots.Errorf(slots.KindBadRequest, "terminal background execution is not supported in sandbox")
+	}
+	// A model may name a timeout among the arguments.
+	if call.Timeout.IsZero() && len(args.Timeout) > 0 && (args.Timeout[0] >= '0' && args.Timeout[0] <= '9') {
+		if err := json.Unmarshal(args.Timeout, &call.Timeout); err != nil {
+			return call, jsonError(err)
+		}
+	}
+	return call, nil
+}
+
+// release answers POST /release. The slot is always made pristine, whatever
+// reset_workspace says: it may be another trajectory's next.
+func (s *Server) release(c echo.Context) error {
+	var req struct {
+		TrajectoryID string `json:"trajectory_id"`
+	}
+	if err := s.readLoose(c, &req); err != nil {
+		return err
+	}
+	if req.TrajectoryID == "" {
+		return checkTrajectory("")
+	}
+	s.Calls.Release(c.Request().Context(), req.TrajectoryID)
+	return s.health(c)
+}
+
+// health answers GET /health.
+func (s *Server) health(c echo.Context) error {
+	return s.answer(c, http.StatusOK, map[string]string{"status": api.HealthOK})
+}
+
+// ready answers GET /readyz.
+func (s *Server) ready(c echo.Context) error {
+	if s.stopping.Load() {
+		return errStopping
+	}
+	ctx, cancel := context.WithTimeout(c.Request().Context(), readyWithin)
+	defer cancel()
+	if err := s.Pools.Ready(ctx); err != nil {
+		return err
+	}
+	return s.health(c)
+}
+
+// readyWithin is how long /readyz waits for the pools to be read.
+const readyWithin = 100 * time.Millisecond
+
+// poolStatus is the pools in one, as GET /status shows them.
+type poolStatus struct {
+	TotalSlots     int                 `json:"total_slots"`
+	AvailableSlots int                 `json:"available_slots"`
+	AcquiredSlots  int                 `json:"acquired_slots"`
+	Containers     int                 `json:"containers"`
+	SlotsByState   map[slots.State]int `json:"slots_by_state"`
+}
+
+// statusAnswer answers GET /status.
+type statusAnswer struct {
+	QueueSize     int        `json:"queue_size"` // calls that wait for a slot or to be sent
+	TotalRequests uint64     `json:"total_requests"`
+	TotalErrors   uint64     `json:"total_errors"`
+	Pool          poolStatus `json:"pool"`
+}
+
+// status answers GET /status.
+func (s *Server) status(c echo.Context) error {
+	a := statusAnswer{
+		TotalRequests: s.requests.Load(), TotalErrors: s.failures.Load(),
+		Pool: poolStatus{SlotsByState: map[slots.State]int{}},
+	}
+	for _, p := range s.Pools.Stats() {
+		a.QueueSize += p.Queue
+		a.Pool.TotalSlots += p.Slots
+		a.Pool.AvailableSlots += p.Available
+		a.Pool.AcquiredSlots += p.Acquired
+		for _, n := range p.Containers {
+			a.Pool.Containers += n
+		}
+		for state, n := range p.ByState {
+			a.Pool.SlotsByState[state] += n
+		}
+	}
+	for _, d := range s.Calls.Stats() {
+		a.QueueSize += d.Waiting + d.Outside
+	}
+	return s.answer(c, http.StatusOK, a)
+}
+
+// artifacts answers POST /artifacts/*: the container answers it, for the slot
+// of the trajectory. q is the container's request, in which slot and token are
+// to be filled in.
+func (s *Server) artifacts(c echo.Context, q any, slot *string, token **uint64) error {
+	trajectory, err := s.readArtifacts(c, q)
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	lease, done, err := s.Calls.Use(ctx, trajectory)
+	if err == calls.ErrNoSlot { //nolint:errorlint // the one value, never wrapped
+		return &statusError{http.StatusOK, calls.ErrNoSlot} // as the reference does
+	}
+	if err != nil {
+		return err
+	}
+	defer done()
+	*slot, *token = lease.Slot.SlotID, &lease.Slot.Token
+	text, err := json.Marshal(q)
+	if err != nil {
+		return slots.Errorf(slots.KindInternal, "encode request: %w", err)
+	}
+	return s.Calls.Told(trajectory, lease, s.forward(c, lease, message{path: c.Path(), body: bytes.NewReader(text)}))
+}
+
+// readArtifacts reads the body into q, and the trajectory's id.
+func (s *Server) readArtifacts(c echo.Context, q any) (trajectory string, err error) {
+	b, err := s.readBody(c)
+	if err != nil {
+		return "", err
+	}
+	defer putBuffer(b)
+	var who struct {
+		TrajectoryID string `json:"trajectory_id"`
+	}
+	if !isObject(b.Bytes()) {
+		return "", errInvalidJSON
+	}
+	for _, v := range []any{&who, q} {
+		if err := json.Unmarshal(b.Bytes(), v); err != nil {
+			return "", jsonError(err)
+		}
+	}
+	return who.TrajectoryID, checkTrajectory(who.TrajectoryID)
+}
+
+func (s *Server) readArtifact(c echo.Context) error {
+	var q api.ReadRequest
+	return s.artifacts(c, &q, &q.SlotID, &q.Token)
+}
+
+func (s *Server) listArtifacts(c echo.Context) error {
+	var q api.ListRequest
+	return s.artifacts(c, &q, &q.SlotID, &q.Token)
+}
+
+func (s *Server) archiveArtifacts(c echo.Context) error {
+	var q api.ArchiveRequest
+	return s.artifacts(c, &q, &q.SlotID, &q.Token)
+}

@@ -1,0 +1,206 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"berth/orchestrator/backend"
+	"berth/orchestrator/backend/local"
+	"berth/orchestrator/calls"
+	"berth/orchestrator/httpapi"
+	"berth/orchestrator/pool"
+	"berth/sandboxd/client"
+)
+
+// Server is one orchestrator, opened and not yet serving.
+type Server struct {
+	config   Config
+	logger   hclog.Logger
+	listener net.Listener
+	backend  *local.Backend
+	pools    *pool.Pools
+	calls    *calls.Carrier
+	http     *httpapi.Server
+}
+
+// Open listens, adopts the containers that are there, and begins to start
+// those that are wanted.
+func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_ *Server, err error) {
+	s := &Server{config: c, logger: logger}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	token, err := readToken(c.TokenFile)
+	if err != nil {
+		return nil, err
+	}
+	operatorToken, err := readToken(c.OperatorTokenFile)
+	if err != nil {
+		return nil, err
+	}
+	if s.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", c.Listen); err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	s.announce(version)
+	s.backend, err = local.Open(ctx, local.Config{
+		Dir: filepath.Join(c.DataDir, "containers"), Binary: c.Sandboxd, Args: c.SandboxdArgs, Keep: c.Keep,
+		Grace: c.DrainTimeout, Logger: logger,
+		// A sandboxd that comes back after a crash has its leases and none of
+		// its workspaces. So it does not come back: holders hear that their
+		// slots are lost, and the pool starts another container.
+		Backoff: local.Backoff{Crashes: 1},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open local backend: %w", err)
+	}
+	s.pools, err = pool.New(s.backend, connect, pool.Config{Templates: c.Templates, Log: logger})
+	if err != nil {
+		return nil, fmt.Errorf("make pools: %w", err)
+	}
+	s.calls = calls.New(s.pools, calls.Config{
+		Template: c.Templates[0].Name, Idle: c.TrajectoryIdle, Wait: c.TrajectoryWait, Logger: logger,
+	})
+	s.http = httpapi.New(httpapi.Deps{Logger: logger, Pools: s.pools, Calls: s.calls}, httpapi.Config{
+		Token: token, OperatorToken: operatorToken, MaxBody: c.MaxBody, DrainTimeout: c.DrainTimeout,
+	})
+	return s, nil
+}
+
+func connect(c backend.Container) (pool.Remote, error) {
+	return client.New(client.Config{URL: c.URL, Token: c.Token})
+}
+
+// Address is where the orchestrator listens.
+func (s *Server) Address() net.Addr { return s.listener.Addr() }
+
+// announce says once what is in force.
+func (s *Server) announce(version string) {
+	if s.config.TokenFile == "" {
+		s.logger.Warn("no token: whoever reaches the address, slots with a network among them, may use every slot", "address", s.Address().String())
+	}
+	s.logger.Info("serving", "version", version, "address", s.Address().String(), "config", s.config.String())
+}
+
+// String describes the Config without what may be secret: the values of slots'
+// variables and of sandboxd's further arguments.
+func (c Config) String() string {
+	const redacted = "(redacted)"
+	for _, path := range []*string{&c.TokenFile, &c.OperatorTokenFile} {
+		if *path != "" {
+			*path = redacted
+		}
+	}
+	args := make([]string, len(c.SandboxdArgs))
+	for i, arg := range c.SandboxdArgs {
+		name, _, _ := strings.Cut(arg, "=")
+		if !strings.HasPrefix(name, "-") {
+			name = redacted
+		}
+		args[i] = name
+	}
+	c.SandboxdArgs = args
+	templates := make([]pool.Template, len(c.Templates))
+	for i, t := range c.Templates {
+		env := make(map[string]string, len(t.Env))
+		for name := range t.Env {
+			env[name] = redacted
+		}
+		t.Env = env
+		templates[i] = t
+	}
+	c.Templates = templates
+	type plain Config // has no String
+	return fmt.Sprintf("%+v", plain(c))
+}
+
+// Run serves until ctx ends, then drains: no more calls are taken, running
+// ones get their time, then everything ends. It closes the Server.
+func (s *Server) Run(ctx context.Context) error {
+	lasting := context.WithoutCancel(ctx)
+	serving, stop := context.WithCancel(lasting)
+	defer stop()
+	renewing, rest := context.WithCancel(lasting)
+	defer rest()
+	var background sync.WaitGroup
+	background.Go(func() { s.calls.Run(renewing) })
+	served := make(chan error, 1)
+	background.Go(func() { served <- s.http.Serve(serving, s.listener) })
+	background.Go(func() {
+		if err := s.pools.Ready(serving); err == nil {
+			s.logger.Info("ready")
+		}
+	})
+	var err error
+	select {
+	case <-ctx.Done():
+		s.logger.Info("draining", "timeout", s.config.DrainTimeout.String())
+		stop()
+		err = <-served
+	case err = <-served:
+	}
+	stop()
+	rest()
+	background.Wait()
+	return errors.Join(err, s.Close())
+}
+
+// lastCalls is how long calls that nobody waits for any more get at the end.
+const lastCalls = time.Second
+
+// Close ends what Open has opened, in the opposite order. Run does it as well.
+func (s *Server) Close() error {
+	var errs []error
+	if s.calls != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), lastCalls)
+		if err := s.calls.Close(ctx); err != nil {
+			s.logger.Warn("drained with force", "error", err)
+		}
+		cancel()
+	}
+	if s.pools != nil {
+		errs = append(errs, s.pools.Close())
+	}
+	if s.backend != nil {
+		errs = append(errs, s.backend.Close())
+	}
+	if s.listener != nil {
+		if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// readToken reads a token and refuses a file that others may read.
+func readToken(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	if st.Mode().IsRegular() && st.Mode().Perm()&0o007 != 0 {
+		return "", fmt.Errorf("read token: %s may be read by others (mode %#o): chmod 600 it", path, st.Mode().Perm())
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("read token: %s is empty", path)
+	}
+	return token, nil
+}
