@@ -236,3 +236,8 @@ func (i *instance) pids() map[string]int {
 	}
 	return out
 }
+
+func writeFile(t testing.TB, path, text string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+}

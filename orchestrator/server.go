@@ -64,15 +64,16 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	if err != nil {
 		return nil, fmt.Errorf("open local backend: %w", err)
 	}
-	s.pools, err = pool.New(s.backend, connect, pool.Config{Templates: c.Templates, Log: logger})
+	metrics := httpapi.NewMetrics()
+	s.pools, err = pool.New(s.backend, connect, pool.Config{Templates: c.Templates, Log: logger, Observer: metrics})
 	if err != nil {
 		return nil, fmt.Errorf("make pools: %w", err)
 	}
 	s.calls = calls.New(s.pools, calls.Config{
 		Template: c.Templates[0].Name, Idle: c.TrajectoryIdle, Wait: c.TrajectoryWait, Logger: logger,
 	})
-	s.http = httpapi.New(httpapi.Deps{Logger: logger, Pools: s.pools, Calls: s.calls}, httpapi.Config{
-		Token: token, OperatorToken: operatorToken, MaxBody: c.MaxBody, DrainTimeout: c.DrainTimeout,
+	s.http = httpapi.New(httpapi.Deps{Logger: logger, Metrics: metrics, Pools: s.pools, Calls: s.calls}, httpapi.Config{
+		Token: token, OperatorToken: operatorToken, Template: c.Templates[0].Name, MaxBody: c.MaxBody, DrainTimeout: c.DrainTimeout,
 	})
 	return s, nil
 }

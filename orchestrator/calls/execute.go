@@ -5,12 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strconv"
-	"strings"
 	"time"
 
 	"berth/orchestrator/dispatch"
 	"berth/orchestrator/pool"
 	"berth/sandboxd/api"
+	"berth/sandboxd/client"
 	"berth/slots"
 )
 
@@ -40,32 +40,97 @@ func (c *Carrier) Execute(ctx context.Context, trajectory string, call api.Call)
 		return Answer{Answer: dispatch.Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, Acquire: took}, c.Told(trajectory, lease, err)
 	}
 	defer done()
-	answer, err := c.Submit(ctx, lease, dispatch.Call{Call: call})
+	answer, err := c.Do(ctx, lease, dispatch.Call{Call: call})
 	return Answer{answer, took}, c.Told(trajectory, lease, err)
 }
 
-// Submit runs a call in the slot of the lease, with the lease's token.
+// Do runs a call in the slot of the lease, with the lease's token.
 // call.ExecutionID need be unique among the calls of the lease only.
-func (c *Carrier) Submit(ctx context.Context, lease pool.Lease, call dispatch.Call) (dispatch.Answer, error) {
-	name := call.ExecutionID
+func (c *Carrier) Do(ctx context.Context, lease pool.Lease, call dispatch.Call) (dispatch.Answer, error) {
+	p, err := c.Submit(ctx, lease, call)
+	if err != nil {
+		return dispatch.Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, err
+	}
+	return p.Wait(ctx)
+}
+
+// Pending is a call that was submitted.
+type Pending struct {
+	c    *Carrier
+	ref  pool.Ref
+	name string
+	sent *dispatch.Pending
+}
+
+// Submit is Do that returns when the call has its place; calls of one lease
+// run in the order of their Submits. Somebody has to Wait for the call.
+func (c *Carrier) Submit(ctx context.Context, lease pool.Lease, call dispatch.Call) (*Pending, error) {
 	l, err := c.link(lease.Container)
 	if err != nil {
-		return dispatch.Answer{Result: api.Result{ExecutionID: name}}, err
+		return nil, err
 	}
-	token := lease.Slot.Token
-	call.SlotID, call.Token, call.ExecutionID = lease.Slot.SlotID, &token, ExecutionID(lease.Ref(), name)
-	answer, err := l.dispatcher.Do(ctx, call)
-	if name != "" {
-		answer.Result.ExecutionID = name
-	} else {
-		answer.Result.ExecutionID = Name(lease.Ref(), answer.Result.ExecutionID)
+	ref := lease.Ref()
+	p := &Pending{c: c, ref: ref, name: call.ExecutionID}
+	call.SlotID, call.Token, call.ExecutionID = ref.SlotID, &ref.Token, ExecutionID(ref, p.name)
+	if p.sent, err = l.dispatcher.Submit(ctx, call); err != nil {
+		return nil, p.lost(err)
 	}
-	if err != nil {
-		if lost := c.pools.Lost(lease.Ref(), slots.AsError(err).Executed); lost != nil {
-			err = lost
+	return p, nil
+}
+
+// Wait returns what came of the call, see dispatch.Pending.
+func (p *Pending) Wait(ctx context.Context) (dispatch.Answer, error) {
+	answer, err := p.sent.Wait(ctx)
+	if p.name != "" {
+		answer.Result.ExecutionID = p.name
+	}
+	return answer, p.lost(err)
+}
+
+// lost says of an error if it means that the lease is lost.
+func (p *Pending) lost(err error) error {
+	if err == nil {
+		return nil
+	}
+	if lost := p.c.pools.Lost(p.ref, slots.AsError(err).Executed); lost != nil {
+		return lost
+	}
+	return err
+}
+
+// Locate finds the container of a lease that its holder names. Whether the
+// lease holds is for the container to say.
+func (c *Carrier) Locate(ctx context.Context, ref pool.Ref) (pool.Lease, error) {
+	if err := c.pools.Ready(ctx); err != nil {
+		return pool.Lease{}, err
+	}
+	if err := c.pools.Lost(ref, slots.ExecutedNever); err != nil {
+		return pool.Lease{}, err
+	}
+	lease := pool.Lease{Slot: slots.Lease{SlotID: ref.SlotID, Token: ref.Token}}
+	c.links.mu.RLock()
+	l := c.links.byID[ref.Container]
+	c.links.mu.RUnlock()
+	if l != nil {
+		lease.Container = l.now.Load().container
+		return lease, nil
+	}
+	for _, v := range c.pools.Containers() {
+		if v.Container.ID == ref.Container {
+			lease.Container = v.Container
+			return lease, nil
 		}
 	}
-	return answer, err
+	return pool.Lease{}, slots.Errorf(slots.KindSlotLost, "container %.80s is gone", ref.Container).WithExecuted(slots.ExecutedNever)
+}
+
+// Client is the client of the container that the lease is in.
+func (c *Carrier) Client(lease pool.Lease) (*client.Client, error) {
+	l, err := c.link(lease.Container)
+	if err != nil {
+		return nil, err
+	}
+	return l.now.Load().client, nil
 }
 
 // maxName is the longest name that is part of an execution's id as it is.
@@ -85,9 +150,6 @@ func ExecutionID(ref pool.Ref, name string) string {
 	}
 	return prefix(ref) + name
 }
-
-// Name undoes ExecutionID, as far as the name was short enough to be kept.
-func Name(ref pool.Ref, id string) string { return strings.TrimPrefix(id, prefix(ref)) }
 
 func prefix(ref pool.Ref) string {
 	return ref.SlotID + ":" + strconv.FormatUint(ref.Token, 10) + ":"

@@ -13,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"berth/orchestrator/pool"
 	"berth/sandboxd/api"
 	"berth/slots"
 )
@@ -129,6 +130,10 @@ func (s *Server) write(c echo.Context, st style, err error) {
 		body = api.NewArtifactFailure(err)
 	case styleOurs:
 		body = api.NewErrorAnswer(e)
+		if q, ok := errors.AsType[*pool.QueueError](err); ok {
+			c.Response().Header().Set(echo.HeaderRetryAfter, retryAfter(q))
+			body = newExhaustedAnswer(e, q)
+		}
 	}
 	if err := s.answer(c, code, body); err != nil {
 		s.logger.Error("answer failed", "route", c.Path(), "error", err)

@@ -115,6 +115,38 @@ func (s *Server) readLoose(c echo.Context, v any) error {
 	return jsonError(json.Unmarshal(b.Bytes(), v))
 }
 
+// readOptional is readStrict for a body that may be missing.
+func (s *Server) readOptional(c echo.Context, v any) error {
+	if c.Request().ContentLength == 0 {
+		return nil
+	}
+	return s.readStrict(c, v)
+}
+
+// readStrict reads a JSON object and refuses the fields that v lacks.
+func (s *Server) readStrict(c echo.Context, v any) error {
+	b, err := s.readBody(c)
+	if err != nil {
+		return err
+	}
+	defer putBuffer(b)
+	if !isObject(b.Bytes()) {
+		return slots.Errorf(slots.KindBadRequest, "request body must be a JSON object")
+	}
+	d := json.NewDecoder(bytes.NewReader(b.Bytes()))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+			return slots.Errorf(slots.KindBadRequest, "unknown field %.80s", name)
+		}
+		return jsonError(err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errInvalidJSON
+	}
+	return nil
+}
+
 // jsonError turns what a decoder says into a sentence for the caller that
 // holds no names of our types.
 func jsonError(err error) error {

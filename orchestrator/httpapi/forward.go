@@ -22,6 +22,7 @@ type message struct {
 	body   io.Reader
 	length int64       // of the body, 0: as http.NewRequest finds out
 	header http.Header // of the request; nil: that of JSON
+	judge  bool        // no failure is passed on: it is an error here
 }
 
 // newForwarder makes the client for forwarded requests. Their answers may take
@@ -34,8 +35,8 @@ func newForwarder() *http.Client {
 }
 
 // forward has the container of the lease answer the request. An answer that
-// says that the lease is over, or that nothing came, is an error and not
-// passed on; all else is, word by word.
+// may say that the lease is over, or that nothing came, is an error and not
+// passed on; all else is, word by word, unless the message says otherwise.
 func (s *Server) forward(c echo.Context, lease pool.Lease, m message) error {
 	ctx := c.Request().Context()
 	r, err := http.NewRequestWithContext(ctx, c.Request().Method, lease.Container.URL+m.path, m.body)
@@ -55,8 +56,9 @@ func (s *Server) forward(c echo.Context, lease pool.Lease, m message) error {
 		return s.unanswered(ctx, lease, err)
 	}
 	defer answer.Body.Close()
-	if answer.StatusCode == http.StatusConflict || answer.StatusCode == http.StatusUnauthorized {
-		return conflict(answer)
+	code := answer.StatusCode
+	if code == http.StatusConflict || code == http.StatusUnauthorized || m.judge && code >= http.StatusBadRequest {
+		return refusal(answer)
 	}
 	return s.pass(c, answer)
 }
@@ -76,29 +78,40 @@ func (s *Server) unanswered(ctx context.Context, lease pool.Lease, cause error) 
 	return slots.Errorf(slots.KindContainerUnreachable, "container %s did not answer", lease.Container.ID)
 }
 
-// maxConflict bounds what is read of an answer that is judged here.
-const maxConflict = 64 << 10
+// maxRefusal bounds what is read of an answer that is judged here.
+const maxRefusal = 64 << 10
 
-// conflict returns what the container says of the lease, or what else is in
-// the way.
-func conflict(answer *http.Response) error {
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxConflict))
+// refusal is the error that the container's answer carries, with its status.
+func refusal(answer *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxRefusal))
+	code := answer.StatusCode
 	if err != nil {
 		return slots.Errorf(slots.KindContainerUnreachable, "container broke off its answer")
 	}
-	if answer.StatusCode == http.StatusUnauthorized {
+	if code == http.StatusUnauthorized {
 		return slots.Errorf(slots.KindInternal, "container does not know our token")
 	}
 	var failure api.ArtifactFailure
 	var ours api.ErrorAnswer
 	if json.Unmarshal(text, &ours) == nil && ours.Error.Kind != "" {
-		return ours.Err()
+		return &statusError{code, ours.Err()}
 	}
 	if json.Unmarshal(text, &failure) == nil && failure.ErrorKind != "" {
-		return failure.Err()
+		return &statusError{code, failure.Err()}
 	}
-	return slots.Errorf(slots.KindConflict, "container answered %d", answer.StatusCode)
+	// A HEAD has no text.
+	kind := map[int]slots.Kind{
+		http.StatusBadRequest: slots.KindBadRequest, http.StatusForbidden: slots.KindDenied,
+		http.StatusNotFound: slots.KindNotFound, http.StatusConflict: slots.KindConflict,
+	}[code]
+	if kind == "" {
+		kind = slots.KindContainerUnreachable
+	}
+	return &statusError{code, slots.Errorf(kind, "container answered %d", code)}
 }
+
+// tokenText is the lease's token as it travels in a header.
+func tokenText(l pool.Lease) string { return strconv.FormatUint(l.Slot.Token, 10) }
 
 // passed are the headers that travel from a container to its caller.
 var passed = []string{

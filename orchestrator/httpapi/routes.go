@@ -28,5 +28,28 @@ func (s *Server) routes() []route {
 		{http.MethodPost, "/artifacts/read", styleArtifacts, trainer, s.readArtifact},
 		{http.MethodPost, "/artifacts/list", styleArtifacts, trainer, s.listArtifacts},
 		{http.MethodPost, "/artifacts/archive", styleArtifacts, trainer, s.archiveArtifacts},
+
+		{http.MethodGet, "/metrics", styleOurs, trainer, s.metricsText},
+		{http.MethodGet, "/v1/pools", styleOurs, trainer, s.pools},
+		{http.MethodGet, "/v1/containers", styleOurs, trainer, s.containers},
+		{http.MethodPost, "/v1/containers/:id/cordon", styleOurs, operator, s.cordon},
+		{http.MethodPost, "/v1/containers/:id/drain", styleOurs, operator, s.drain},
+		{http.MethodPost, "/v1/containers/:id/recycle", styleOurs, operator, s.recycle},
+
+		{http.MethodPost, "/v1/leases", styleOurs, trainer, s.acquire},
+		{http.MethodGet, "/v1/leases", styleOurs, trainer, s.listLeases},
+		{http.MethodDelete, "/v1/leases", styleOurs, trainer, s.releaseLeases},
+		{http.MethodGet, "/v1/leases/:lease", styleOurs, trainer, s.getLease},
+		{http.MethodPut, "/v1/leases/:lease", styleOurs, trainer, s.renewLease},
+		{http.MethodDelete, "/v1/leases/:lease", styleOurs, trainer, s.releaseLease},
+		{http.MethodPost, "/v1/leases/:lease/execute", styleOurs, trainer, s.executeLease},
+		{http.MethodPost, "/v1/leases/:lease/batch", styleOurs, trainer, s.batchLease},
+		{http.MethodPost, "/v1/leases/:lease/reset", styleOurs, trainer, s.resetLease},
+		{http.MethodPost, "/v1/leases/:lease/artifacts/read", styleOurs, trainer, s.readLeaseArtifact},
+		{http.MethodPost, "/v1/leases/:lease/artifacts/list", styleOurs, trainer, s.listLeaseArtifacts},
+		{http.MethodPost, "/v1/leases/:lease/artifacts/archive", styleOurs, trainer, s.archiveLeaseArtifacts},
+		{http.MethodGet, "/v1/leases/:lease/files/*", styleOurs, trainer, s.leaseFile},
+		{http.MethodHead, "/v1/leases/:lease/files/*", styleOurs, trainer, s.leaseFile},
+		{http.MethodPut, "/v1/leases/:lease/files/*", styleOurs, trainer, s.leaseFile},
 	}
 }

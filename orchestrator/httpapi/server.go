@@ -21,15 +21,17 @@ import (
 
 // Deps are the collaborators of a Server. All but Logger are required.
 type Deps struct {
-	Logger hclog.Logger // nil discards
-	Pools  *pool.Pools
-	Calls  *calls.Carrier
+	Logger  hclog.Logger // nil discards
+	Metrics *Metrics
+	Pools   *pool.Pools
+	Calls   *calls.Carrier
 }
 
 // Config is how a Server behaves. Zero fields mean the default.
 type Config struct {
 	Token         string // of trainers; "" asks nobody for one
 	OperatorToken string // of operators, who may do all that trainers may; "": trainers are operators
+	Template      string // of leases whose request names none
 
 	MaxBody int64 // bytes of a JSON request; default 64 MiB
 
@@ -68,13 +70,14 @@ type Server struct {
 	stopping atomic.Bool
 
 	forwarder *http.Client
+	strange   *routeMetrics // of requests that no route is for
 
 	requests, failures atomic.Uint64 // of tool calls by trajectory
 }
 
 // New makes a Server. It starts nothing.
 func New(deps Deps, config Config) *Server {
-	if deps.Pools == nil || deps.Calls == nil {
+	if deps.Metrics == nil || deps.Pools == nil || deps.Calls == nil {
 		panic("httpapi.New needs every collaborator but Logger")
 	}
 	if deps.Logger == nil {
@@ -85,6 +88,8 @@ func New(deps Deps, config Config) *Server {
 		Deps: deps, config: config, logger: deps.Logger.Named("http"), echo: echo.New(),
 		tokens: newTokens(config.Token, config.OperatorToken), forwarder: newForwarder(),
 	}
+	s.Metrics.registry.MustRegister(newCollector(s.Pools, s.Calls))
+	s.strange = s.Metrics.route("any", "other")
 	s.echo.HTTPErrorHandler = s.noRoute
 	for _, r := range s.routes() {
 		s.echo.Add(r.method, r.path, s.handler(r))
@@ -137,10 +142,13 @@ func shutdown(ctx context.Context, server *http.Server, within time.Duration) er
 	return server.Shutdown(ctx)
 }
 
-// handler is what every route has around it: deadlines, the token, panics and
-// failures.
+// handler is what every route has around it: deadlines, the token, panics,
+// failures and metrics.
 func (s *Server) handler(r route) echo.HandlerFunc {
+	seen := s.Metrics.route(r.method, r.path)
 	return func(c echo.Context) error {
+		start := time.Now()
+		defer func() { seen.observe(c.Response().Status, time.Since(start)) }()
 		defer s.recovered(c, r.style)
 		s.begin(c)
 		err := s.tokens.admit(c.Request(), r.role)
@@ -187,6 +195,7 @@ var errPanic = slots.Errorf(slots.KindInternal, "internal error")
 
 // noRoute answers what the router refuses.
 func (s *Server) noRoute(err error, c echo.Context) {
+	defer func(start time.Time) { s.strange.observe(c.Response().Status, time.Since(start)) }(time.Now())
 	s.begin(c)
 	st := styleOf(c.Request().URL.Path)
 	if refused := s.tokens.admit(c.Request(), trainer); refused != nil {

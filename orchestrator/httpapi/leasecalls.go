@@ -1,0 +1,267 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"iter"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"berth/orchestrator/calls"
+	"berth/orchestrator/dispatch"
+	"berth/orchestrator/pool"
+	"berth/sandboxd/api"
+	"berth/slots"
+)
+
+// leaseCall is the body of POST /v1/leases/{lease}/execute and the element of
+// a batch.
+type leaseCall struct {
+	Tool          string          `json:"tool"`
+	Args          json.RawMessage `json:"args"`
+	ExecutionID   string          `json:"execution_id"` // unique among the calls of the lease; made when empty
+	TimeoutS      api.Timeout     `json:"timeout_s"`
+	CancelStarted bool            `json:"cancel_started"` // end it also if it runs when the client goes away
+}
+
+// check refuses what no container needs to be asked for.
+func (l leaseCall) check() error {
+	if l.Tool == "" {
+		return slots.Errorf(slots.KindBadRequest, "tool is missing")
+	}
+	if args := bytes.TrimLeft(l.Args, " \t\r\n"); len(args) > 0 && args[0] != '{' && string(args) != "null" {
+		return slots.Errorf(slots.KindBadRequest, "args must be an object")
+	}
+	return nil
+}
+
+func (l leaseCall) call() dispatch.Call {
+	return dispatch.Call{
+		Call:          api.Call{Tool: l.Tool, Args: l.Args, ExecutionID: l.ExecutionID, Timeout: l.TimeoutS},
+		CancelStarted: l.CancelStarted,
+	}
+}
+
+// locate finds the container of the lease that the path names.
+func (s *Server) locate(c echo.Context) (pool.Lease, error) {
+	which, err := ref(c)
+	if err != nil {
+		return pool.Lease{}, err
+	}
+	return s.Calls.Locate(c.Request().Context(), which)
+}
+
+// executeLease answers POST /v1/leases/{lease}/execute: with the result, or
+// with the error of a call that could not be carried out.
+func (s *Server) executeLease(c echo.Context) error {
+	lease, err := s.locate(c)
+	if err != nil {
+		return err
+	}
+	var want leaseCall
+	if err := s.readStrict(c, &want); err != nil {
+		return err
+	}
+	if err := want.check(); err != nil {
+		return err
+	}
+	if m := streamed(c.Request()); m != plain {
+		return s.streamLease(c, lease, want, m)
+	}
+	answer, err := s.Calls.Do(c.Request().Context(), lease, want.call())
+	if err != nil {
+		return err
+	}
+	timed(&answer.Result, calls.Answer{Answer: answer})
+	return s.answer(c, http.StatusOK, answer.Result)
+}
+
+// streamLease passes on the events of an execution while they happen.
+func (s *Server) streamLease(c echo.Context, lease pool.Lease, want leaseCall, m mode) error {
+	to, err := s.Calls.Client(lease)
+	if err != nil {
+		return err
+	}
+	which := lease.Ref()
+	call := want.call().Call
+	call.SlotID, call.Token, call.ExecutionID = which.SlotID, &which.Token, calls.ExecutionID(which, want.ExecutionID)
+	next, stop := iter.Pull2(to.Stream(c.Request().Context(), call))
+	defer stop()
+	// The first event decides whether there is a stream or an error.
+	event, err, ok := next()
+	if err != nil {
+		return err
+	}
+	out := s.newSink(c, m)
+	for ; ok; event, err, ok = next() {
+		if err != nil {
+			refused := api.Refused("", err)
+			event = api.Event{Name: api.EventResult, Result: &refused}
+		}
+		if name := want.ExecutionID; name != "" {
+			if event.Start != nil {
+				event.Start.ExecutionID = name
+			}
+			if event.Result != nil {
+				event.Result.ExecutionID = name
+			}
+		}
+		if err != nil || out.event(event) != nil {
+			break
+		}
+	}
+	if err != nil {
+		_ = out.event(event) // the client is gone, or has it
+	}
+	return nil
+}
+
+// batchRequest is the body of POST /v1/leases/{lease}/batch.
+type batchRequest struct {
+	Calls []leaseCall `json:"calls"`
+}
+
+// maxBatch is how many calls a batch may have.
+const maxBatch = 10_000
+
+// batchLease answers POST /v1/leases/{lease}/batch: each call has a result,
+// also one that could not be carried out.
+func (s *Server) batchLease(c echo.Context) error {
+	lease, err := s.locate(c)
+	if err != nil {
+		return err
+	}
+	var want batchRequest
+	if err := s.readStrict(c, &want); err != nil {
+		return err
+	}
+	if len(want.Calls) > maxBatch {
+		return slots.Errorf(slots.KindTooLarge, "batch has %d calls: at most %d", len(want.Calls), maxBatch)
+	}
+	ctx, cancel := context.WithCancel(c.Request().Context())
+	defer cancel()
+	results := s.run(ctx, lease, want.Calls)
+	if m := streamed(c.Request()); m != plain {
+		out := s.newSink(c, m)
+		for r := range results {
+			if out.event(api.Event{Name: api.EventResult, Result: &r}) != nil {
+				cancel()
+			}
+		}
+		return nil
+	}
+	answer := struct {
+		Results []api.Result `json:"results"`
+	}{make([]api.Result, len(want.Calls))}
+	for r := range results {
+		place := *r.Index
+		r.Index = nil
+		answer.Results[place] = r
+	}
+	return s.answer(c, http.StatusOK, answer)
+}
+
+// run runs the calls of a batch in their order and sends each result, with its
+// place, when it is there. All come, and then the channel is closed.
+func (s *Server) run(ctx context.Context, lease pool.Lease, batch []leaseCall) <-chan api.Result {
+	results := make(chan api.Result, len(batch)) // so that nobody waits for who reads it
+	pending := make(chan func(), len(batch))
+	go func() { // ends with the calls, which end with ctx
+		defer close(pending)
+		for i, want := range batch {
+			send := func(answer dispatch.Answer, err error) {
+				r := answer.Result
+				if err != nil {
+					r = api.Refused(want.ExecutionID, err)
+				}
+				timed(&r, calls.Answer{Answer: answer})
+				r.Index = &i
+				results <- r
+			}
+			err := want.check()
+			var p *calls.Pending
+			if err == nil {
+				p, err = s.Calls.Submit(ctx, lease, want.call())
+			}
+			if err != nil {
+				send(dispatch.Answer{}, err)
+				continue
+			}
+			pending <- func() { send(p.Wait(ctx)) }
+		}
+	}()
+	go func() { // as above
+		defer close(results)
+		for wait := range pending { // a lease's calls end in their order
+			wait()
+		}
+	}()
+	return results
+}
+
+// forwardLease has the container answer a request about artifacts.
+func (s *Server) forwardLease(c echo.Context, q any, slot *string, token **uint64) error {
+	lease, err := s.locate(c)
+	if err != nil {
+		return err
+	}
+	if err := s.readStrict(c, q); err != nil {
+		return err
+	}
+	if *slot != "" || *token != nil {
+		return slots.Errorf(slots.KindBadRequest, "the lease says which slot")
+	}
+	*slot, *token = lease.Slot.SlotID, &lease.Slot.Token
+	text, err := json.Marshal(q)
+	if err != nil {
+		return slots.Errorf(slots.KindInternal, "encode request: %w", err)
+	}
+	_, path, _ := strings.Cut(c.Path(), "/:lease")
+	return s.forward(c, lease, message{path: path, body: bytes.NewReader(text), judge: true})
+}
+
+func (s *Server) readLeaseArtifact(c echo.Context) error {
+	var q api.ReadRequest
+	return s.forwardLease(c, &q, &q.SlotID, &q.Token)
+}
+
+func (s *Server) listLeaseArtifacts(c echo.Context) error {
+	var q api.ListRequest
+	return s.forwardLease(c, &q, &q.SlotID, &q.Token)
+}
+
+func (s *Server) archiveLeaseArtifacts(c echo.Context) error {
+	var q api.ArchiveRequest
+	return s.forwardLease(c, &q, &q.SlotID, &q.Token)
+}
+
+// asked are the headers that travel from a caller to a container.
+var asked = []string{echo.HeaderContentType, "Range", "If-Match", "If-None-Match", "Accept", api.HeaderChecksum, api.HeaderMode}
+
+// leaseFile answers {GET,HEAD,PUT} /v1/leases/{lease}/files/{path}, by the
+// container's /slots/{slot}/files/{path}.
+func (s *Server) leaseFile(c echo.Context) error {
+	lease, err := s.locate(c)
+	if err != nil {
+		return err
+	}
+	r := c.Request()
+	_, path, _ := strings.Cut(r.URL.EscapedPath(), "/files/")
+	m := message{path: "/slots/" + lease.Slot.SlotID + "/files/" + path, header: http.Header{}, judge: true}
+	if r.URL.RawQuery != "" {
+		m.path += "?" + r.URL.RawQuery
+	}
+	for _, name := range asked {
+		if values := r.Header.Values(name); len(values) > 0 {
+			m.header[http.CanonicalHeaderKey(name)] = values
+		}
+	}
+	m.header.Set(api.HeaderToken, tokenText(lease))
+	if r.Method == http.MethodPut {
+		m.body, m.length = s.patient(c), r.ContentLength
+	}
+	return s.forward(c, lease, m)
+}

@@ -1,0 +1,88 @@
+package httpapi
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"berth/sandboxd/api"
+)
+
+// mode is the form of an answer.
+type mode int
+
+const (
+	plain mode = iota
+	ndjson
+	eventStream
+)
+
+// streamed reads from the request in which form its client wants the answer.
+func streamed(r *http.Request) mode {
+	for _, accept := range r.Header[echo.HeaderAccept] {
+		for part := range strings.SplitSeq(accept, ",") {
+			name, _, _ := strings.Cut(part, ";")
+			switch strings.ToLower(strings.TrimSpace(name)) {
+			case api.TypeNDJSON:
+				return ndjson
+			case api.TypeEventStream:
+				return eventStream
+			}
+		}
+	}
+	return plain
+}
+
+// sink writes the events of one streamed answer. It is used by one goroutine.
+type sink struct {
+	s    *Server
+	c    echo.Context
+	mode mode
+	b    bytes.Buffer
+}
+
+// newSink begins a streamed answer; its status is 200 from here on.
+func (s *Server) newSink(c echo.Context, m mode) *sink {
+	w := c.Response()
+	h := w.Header()
+	h.Set(echo.HeaderContentType, api.TypeNDJSON)
+	if m == eventStream {
+		h.Set(echo.HeaderContentType, api.TypeEventStream)
+	}
+	h.Set(echo.HeaderCacheControl, "no-store")
+	h.Set("X-Accel-Buffering", "no") // proxies keep answers back otherwise
+	s.extend(c, 0)
+	w.WriteHeader(http.StatusOK)
+	w.Flush()
+	return &sink{s: s, c: c, mode: m}
+}
+
+// event sends one event. JSON holds no raw newline, so neither form can be
+// broken from inside.
+func (k *sink) event(e api.Event) error {
+	text, err := e.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	k.b.Reset()
+	switch {
+	case k.mode == eventStream && e.Name == api.EventPing:
+		k.b.WriteString(": ping\n\n")
+	case k.mode == eventStream:
+		k.b.WriteString("event: " + string(e.Name) + "\ndata: ")
+		k.b.Write(text)
+		k.b.WriteString("\n\n")
+	default:
+		k.b.Write(text)
+		k.b.WriteByte('\n')
+	}
+	k.s.extend(k.c, k.b.Len())
+	w := k.c.Response()
+	if _, err := w.Write(k.b.Bytes()); err != nil {
+		return err
+	}
+	w.Flush()
+	return nil
+}
