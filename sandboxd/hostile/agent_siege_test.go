@@ -417,6 +417,13 @@ func parent(pid int) int {
 	return ppid
 }
 
+// isProc reports whether a directory is in a mounted procfs.
+func isProc(path string) bool {
+	const magic = 0x9fa0
+	var st syscall.Statfs_t
+	return syscall.Statfs(path, &st) == nil && st.Type == magic
+}
+
 // ownedBy lists what a user owns in the places that slots may share.
 func ownedBy(uid int) []string {
 	var all []string
@@ -424,6 +431,9 @@ func ownedBy(uid int) []string {
 		filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error { // what cannot be read is not counted
 			if err != nil {
 				return nil
+			}
+			if d.IsDir() && d.Name() == "proc" && isProc(path) {
+				return filepath.SkipDir // of somebody's root: who runs as a uid is asked elsewhere
 			}
 			if path != dir && d.IsDir() && (strings.HasPrefix(d.Name(), "berth") || strings.HasPrefix(d.Name(), "go-build")) && strings.Count(path, "/") == 2 {
 				return filepath.SkipDir
