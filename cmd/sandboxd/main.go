@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"os"
+	"strings"
 
 	"berth/slots/holder"
 	"berth/slots/probe"
@@ -23,7 +24,7 @@ func main() {
 		case "holder":
 			os.Exit(holder.Main())
 		case "serve-slot":
-			os.Exit(holder.ServeMain())
+			os.Exit(holder.ServeMain(strings.Join(os.Args[2:], " ")))
 		case "spawner":
 			os.Exit(holder.SpawnerMain())
 		case "confine":

@@ -19,7 +19,7 @@ const (
 // oomScore lends what is being started its score: a process begins with its
 // parent's, and cannot set its own before it runs.
 type oomScore struct {
-	fd                  int // of the holder's own score; -1: it cannot be set
+	fd                  int // of the holder's own score; 0: it cannot be set
 	own, kept, ordinary []byte
 }
 
@@ -40,7 +40,7 @@ func (o *oomScore) lend(keep bool) {
 func (o *oomScore) back() { o.write(o.own) }
 
 func (o *oomScore) write(score []byte) {
-	if o.fd >= 0 {
+	if o.fd > 0 {
 		unix.Pwrite(o.fd, score, 0) //nolint:errcheck // it was written before, and is a preference
 	}
 }
@@ -58,11 +58,10 @@ func setOOMScore(p *Plan) error {
 	if err != nil {
 		return fmt.Errorf("open score: %w", err)
 	}
-	defer unix.Close(fd)
 	if _, err := unix.Pwrite(fd, newOOMScore(fd, p.OOMScoreAdj).own, 0); err != nil {
+		unix.Close(fd)
 		return fmt.Errorf("write score: %w", err)
 	}
-	// Above the numbers that the server's own are put on.
-	p.scoreFile, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, scoreFD+1)
-	return err
+	p.ScoreFile = fd
+	return nil
 }

@@ -24,10 +24,9 @@ type Plan struct {
 	NoNewPrivs  bool             `json:"no_new_privs"`
 	Seccomp     *seccomp.Options `json:"seccomp,omitempty"`
 	trees       []int            // View.Trees, in the holder
-	scoreFile   int              // of the holder's own score; 0: none
-	Scored      bool             `json:"scored,omitempty"` // set by the holder: scoreFD is that file
-	Began       int64            `json:"began,omitempty"`  // set by the holder, Unix nanoseconds
-	Threads     int              `json:"threads"`          // made ahead, so that a full pids limit cannot end the holder
+	ScoreFile   int              `json:"score_file,omitempty"` // set by the holder: descriptor of its own OOM score; 0: none
+	Began       int64            `json:"began,omitempty"`      // set by the holder, Unix nanoseconds
+	Threads     int              `json:"threads"`              // made ahead, so that a full pids limit cannot end the holder
 }
 
 // forServing drops what has been done.

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -25,13 +26,6 @@ const socketFD = 3
 
 // rulesFD is where a holder finds the spawner's port ruleset, if there is one.
 const rulesFD = 4
-
-// scoreFD is where a confined holder finds the file of its own OOM score, when
-// there is one.
-const scoreFD = 5
-
-// planFD is where a confined holder finds its plan.
-const planFD = 4
 
 // workspaceAlias is what callers call the workspace, wherever it is.
 const workspaceAlias = "/workspace"
@@ -111,27 +105,24 @@ func becomeServer(c *blockingConn) error {
 		return err
 	}
 	plan.forServing()
-	plan.Scored = plan.scoreFile > 0
+	// They keep their numbers: any other may be the runtime's own.
 	text, err := attach(encode(plan))
-	if err == nil {
-		err = unix.Dup3(text, planFD, 0)
-	}
-	if err == nil && plan.Scored {
-		err = unix.Dup3(plan.scoreFile, scoreFD, 0)
-	}
-	if err == nil {
-		_, err = unix.FcntlInt(socketFD, unix.F_SETFD, 0)
+	for _, fd := range []int{socketFD, text, plan.ScoreFile} {
+		if err == nil && fd > 0 {
+			_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
+		}
 	}
 	if err != nil {
 		return &stageError{"pass plan", err}
 	}
 	// The runtime's watching thread begins with what this one has.
 	setTimerSlack(watcherSlack)
-	return &stageError{"become server", syscall.Exec(plan.Confine, []string{"sandboxd", "serve-slot"}, []string{})}
+	return &stageError{"become server", syscall.Exec(plan.Confine, []string{"sandboxd", "serve-slot", strconv.Itoa(text)}, []string{})}
 }
 
-// ServeMain is the confined holder. It returns the exit status.
-func ServeMain() int {
+// ServeMain is the confined holder, whose plan is at that descriptor. It
+// returns the exit status.
+func ServeMain(plan string) int {
 	// Children are made, and killed, from one thread: Landlock counts what a
 	// thread may signal by the thread that made it.
 	runtime.LockOSThread()
@@ -147,7 +138,7 @@ func ServeMain() int {
 	SealDescriptors()
 	c := newBlockingConn(socketFD)
 	surviveSignals()
-	s, err := start(c)
+	s, err := start(c, plan)
 	if err != nil {
 		c.say(kindFailed, 0, encode(asFailure(err)))
 		return 1
@@ -165,17 +156,21 @@ func surviveSignals() {
 		unix.SIGTERM, unix.SIGSTKFLT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGSYS, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
 }
 
-func start(c *blockingConn) (*server, error) {
+func start(c *blockingConn, planAt string) (*server, error) {
 	// Same-uid processes of the slot must not read or trace the holder. Exec
 	// has undone whatever was set before it.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return nil, &stageError{"dumpable", err}
 	}
-	text, err := detach(planFD)
+	at, err := strconv.Atoi(planAt)
 	if err != nil {
 		return nil, &stageError{"plan", err}
 	}
-	unix.Close(planFD)
+	text, err := detach(at)
+	if err != nil {
+		return nil, &stageError{"plan", err}
+	}
+	unix.Close(at)
 	plan, err := decode[Plan](text)
 	if err != nil {
 		return nil, &stageError{"plan", err}
@@ -185,10 +180,7 @@ func start(c *blockingConn) (*server, error) {
 		procs: map[int]*process{}, kept: map[uint64]*process{}, cancels: map[uint64]context.CancelFunc{}, inputs: map[uint64]chan bool{},
 		ops: make(chan struct{}, maxOps),
 	}
-	s.score = newOOMScore(-1, plan.OOMScoreAdj)
-	if plan.Scored {
-		s.score.fd = scoreFD
-	}
+	s.score = newOOMScore(plan.ScoreFile, plan.OOMScoreAdj)
 	if s.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return nil, &stageError{"open /dev/null", err}
 	}
