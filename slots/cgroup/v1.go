@@ -6,10 +6,6 @@ import (
 	"path/filepath"
 )
 
-// treeShares is the weight of all groups together; a single process beside
-// them has 1024.
-const treeShares = "32768"
-
 // openV1 makes the tree's directory in every v1 hierarchy that allows it.
 // Hierarchies mounted together share one directory.
 func openV1(cfg Config, k kernel, p place) (*Tree, string, error) {
@@ -38,11 +34,8 @@ func openV1(cfg Config, k kernel, p place) (*Tree, string, error) {
 			continue
 		}
 		t.homes[controller] = s.dir
-		if controller == cpu {
-			// Beside the processes of our own cgroup, the whole tree would weigh
-			// as much as one of them.
-			_ = k.write(filepath.Join(s.dir, cfg.Name, "cpu.shares"), treeShares)
-		}
+		// The tree keeps its usual cpu.shares: all slots together weigh as much
+		// as one process beside them. With more, one busy slot starves the agent.
 	}
 	if t.homes[memory] != "" || t.homes[pids] != "" {
 		return t, path, nil

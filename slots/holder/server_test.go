@@ -183,7 +183,7 @@ func TestSetUpKeepsItsOrder(t *testing.T) {
 	text, err := os.ReadFile("setup.go")
 	require.NoError(t, err)
 	at := -1
-	for _, step := range []string{"root", "rlimits", "groups", "bounding set", "ids", "capabilities", "no_new_privs", "landlock", "seccomp"} {
+	for _, step := range []string{"root", "groups", "bounding set", "ids", "capabilities", "no_new_privs", "landlock", "rlimits", "seccomp"} {
 		next := strings.Index(string(text), "{\""+step+"\",")
 		assert.Greater(t, next, at, step)
 		at = next

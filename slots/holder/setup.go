@@ -57,9 +57,6 @@ func setUp(p *Plan) error {
 		{"loopback", setLoopback}, // CAP_NET_ADMIN over the network namespace
 		{"hostname", setHostname}, // CAP_SYS_ADMIN over the UTS namespace
 		{"session", setSession},
-		// Never raised, so no capability is needed; before the filter only to
-		// keep the filter's cost out of it.
-		{"rlimits", setRlimits},
 		// The bounding set needs CAP_SETPCAP and the ids CAP_SETUID and
 		// CAP_SETGID, so capabilities are emptied last of the three.
 		{"groups", dropGroups},
@@ -70,6 +67,10 @@ func setUp(p *Plan) error {
 		// an unprivileged process insist on it.
 		{"no_new_privs", setNoNewPrivs},
 		{"landlock", setLandlock},
+		// Never raised, so no capability is needed. Landlock signals the threads,
+		// for which a neighbour of the same user may have left no room below the
+		// limit of pending signals.
+		{"rlimits", setRlimits},
 		{"seccomp", setSeccomp}, // last: it denies most of the above
 	}
 	for _, s := range steps {
