@@ -241,7 +241,7 @@ func TestBadRequestsOnV1AreTypedErrors(t *testing.T) {
 			group.Go(func() {
 				r, err := i.try(http.MethodPost, p, body)
 				if err != nil || body == "" && strings.HasSuffix(p, "/reset") {
-					assert.NoError(t, err) //nolint:testifylint // not the test's goroutine
+					assert.NoError(t, err)
 					return
 				}
 				assert.Equal(t, 400, r.status, "%s %.50s: %s", p, body, r.body)

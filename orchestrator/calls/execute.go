@@ -47,18 +47,20 @@ func (c *Carrier) Execute(ctx context.Context, trajectory string, call api.Call)
 // Do runs a call in the slot of the lease, with the lease's token.
 // call.ExecutionID need be unique among the calls of the lease only.
 func (c *Carrier) Do(ctx context.Context, lease pool.Lease, call dispatch.Call) (dispatch.Answer, error) {
-	p, err := c.Submit(ctx, lease, call)
+	l, err := c.link(lease.Container)
 	if err != nil {
 		return dispatch.Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, err
 	}
-	return p.Wait(ctx)
+	// It may run on this goroutine, which Submit and Wait cannot.
+	p := &Pending{c: c, ref: lease.Ref(), name: call.ExecutionID}
+	return p.answered(l.dispatcher.Do(ctx, p.addressed(call)))
 }
 
 // Pending is a call that was submitted.
 type Pending struct {
 	c    *Carrier
 	ref  pool.Ref
-	name string
+	name string // of the call, as its caller says
 	sent *dispatch.Pending
 }
 
@@ -69,33 +71,37 @@ func (c *Carrier) Submit(ctx context.Context, lease pool.Lease, call dispatch.Ca
 	if err != nil {
 		return nil, err
 	}
-	ref := lease.Ref()
-	p := &Pending{c: c, ref: ref, name: call.ExecutionID}
-	call.SlotID, call.Token, call.ExecutionID = ref.SlotID, &ref.Token, ExecutionID(ref, p.name)
-	if p.sent, err = l.dispatcher.Submit(ctx, call); err != nil {
-		return nil, p.lost(err)
+	p := &Pending{c: c, ref: lease.Ref(), name: call.ExecutionID}
+	if p.sent, err = l.dispatcher.Submit(ctx, p.addressed(call)); err != nil {
+		_, err = p.answered(dispatch.Answer{}, err)
+		return nil, err
 	}
 	return p, nil
 }
 
 // Wait returns what came of the call, see dispatch.Pending.
 func (p *Pending) Wait(ctx context.Context) (dispatch.Answer, error) {
-	answer, err := p.sent.Wait(ctx)
+	return p.answered(p.sent.Wait(ctx))
+}
+
+// addressed is the call as the container wants it.
+func (p *Pending) addressed(call dispatch.Call) dispatch.Call {
+	call.SlotID, call.Token, call.ExecutionID = p.ref.SlotID, &p.ref.Token, ExecutionID(p.ref, p.name)
+	return call
+}
+
+// answered is what the caller hears: of the call by its own name, and of an
+// error that the lease is lost if it means that.
+func (p *Pending) answered(answer dispatch.Answer, err error) (dispatch.Answer, error) {
 	if p.name != "" {
 		answer.Result.ExecutionID = p.name
 	}
-	return answer, p.lost(err)
-}
-
-// lost says of an error if it means that the lease is lost.
-func (p *Pending) lost(err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		if lost := p.c.pools.Lost(p.ref, slots.AsError(err).Executed); lost != nil {
+			err = lost
+		}
 	}
-	if lost := p.c.pools.Lost(p.ref, slots.AsError(err).Executed); lost != nil {
-		return lost
-	}
-	return err
+	return answer, err
 }
 
 // Locate finds the container of a lease that its holder names. Whether the

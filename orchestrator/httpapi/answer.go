@@ -94,9 +94,10 @@ func (s *Server) answer(c echo.Context, code int, v any) error {
 	return nil
 }
 
-// extend bounds how long the client may take for the next n bytes.
+// extend bounds how long the client may take for the next n bytes. Before them
+// the server may wait for the rest of a body that nobody reads, see begin.
 func (s *Server) extend(c echo.Context, n int) {
-	within := s.config.Stall + time.Duration(n/slowest)*time.Second
+	within := 2*s.config.Stall + time.Duration(n/slowest)*time.Second
 	_ = http.NewResponseController(c.Response().Writer).SetWriteDeadline(time.Now().Add(within)) // see begin
 }
 

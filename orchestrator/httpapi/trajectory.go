@@ -125,6 +125,11 @@ type terminalArgs struct {
 	Background json.RawMessage `json:"background"`
 }
 
+// mayHaveTerminalArgs spares most calls from being read twice.
+func mayHaveTerminalArgs(args []byte) bool {
+	return bytes.Contains(args, []byte("timeout")) || bytes.Contains(args, []byte("background")) || bytes.ContainsRune(args, '\\')
+}
+
 // call is the request as the container wants it.
 func (r *callRequest) call() (api.Call, error) {
 	call := api.Call{Tool: r.Tool.Name, Args: r.Tool.Arguments, Timeout: r.TimeoutS}
@@ -140,7 +145,7 @@ func (r *callRequest) call() (api.Call, error) {
 	case toolTerminalStateful:
 		call.Tool = "bash_stateful"
 	}
-	if call.Tool != "bash" && call.Tool != "bash_stateful" || len(call.Args) == 0 {
+	if call.Tool != "bash" && call.Tool != "bash_stateful" || !mayHaveTerminalArgs(call.Args) {
 		return call, nil
 	}
 	var args terminalArgs
@@ -150,8 +155,12 @@ func (r *callRequest) call() (api.Call, error) {
 	if r.Tool.Name == toolTerminal && string(args.Background) == "true" {
 		return call, slots.Errorf(slots.KindBadRequest, "terminal background execution is not supported in sandbox")
 	}
-	// A model may name a timeout among the arguments.
-	if call.Timeout.IsZero() && len(args.Timeout) > 0 && (args.Timeout[0] >= '0' && args.Timeout[0] <= '9') {
+	// A model may name a timeout among the arguments. Clients send null for none.
+	asked, err := call.Timeout.MarshalJSON()
+	if err != nil {
+		return call, slots.Errorf(slots.KindBadRequest, "timeout_s cannot be read")
+	}
+	if string(asked) == "null" && len(args.Timeout) > 0 && args.Timeout[0] >= '0' && args.Timeout[0] <= '9' {
 		if err := json.Unmarshal(args.Timeout, &call.Timeout); err != nil {
 			return call, jsonError(err)
 		}
