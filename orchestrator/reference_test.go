@@ -222,10 +222,10 @@ func TestAKilledContainerIsALostSlotAndTheNextCallHasAnother(t *testing.T) {
 }
 
 func TestASlotEndsWithTheIdleTimeAndNotWithUse(t *testing.T) {
-	i := start(t, sandboxtest.DataDir(t), "--trajectory-idle", "2s")
+	i := start(t, sandboxtest.DataDir(t), "--trajectory-idle", "3s")
 	i.run("a", "echo here > f")
-	for range 5 { // calls renew
-		time.Sleep(700 * time.Millisecond)
+	for range 3 { // calls renew
+		time.Sleep(1500 * time.Millisecond)
 		assert.Equal(t, "here", i.run("a", "cat f"))
 	}
 	assert.Equal(t, "here", i.run("a", "sleep 5; cat f"), "a call that runs renews")
