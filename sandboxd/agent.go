@@ -145,8 +145,12 @@ func (a *Agent) keeperConfig(version string) keeper.Config {
 	}
 }
 
-func (a *Agent) openSlot(ctx context.Context, slot string, generation uint64) (keeper.Sandbox, error) {
-	s, err := a.host.NewSandbox(ctx, slot, generation)
+func (a *Agent) openSlot(ctx context.Context, slot string, generation uint64, files bool) (keeper.Sandbox, error) {
+	open := a.host.NewSandbox
+	if files {
+		open = a.host.Reopen
+	}
+	s, err := open(ctx, slot, generation)
 	if err != nil {
 		return nil, err
 	}

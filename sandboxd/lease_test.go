@@ -79,6 +79,9 @@ func TestC14LeasesOutliveTheAgentAndEndByThemselves(t *testing.T) {
 	}, 15*time.Second, 20*time.Millisecond, "an expired lease resets its slot")
 	assert.Empty(t, a.Bash(t, "slot_1", "ls", 10).Output)
 
+	_, err = a.Execute(t.Context(), api.Call{SlotID: "slot_0", Tool: "write_file", Args: []byte(`{"path":"d/f","content":"mine"}`), Token: &long.Token})
+	require.NoError(t, err)
+
 	last, err := a.Acquire(t.Context(), "slot_1", api.LeaseRequest{Trajectory: "last", TTLSeconds: 1})
 	require.NoError(t, err)
 	a.Kill()
@@ -89,6 +92,9 @@ func TestC14LeasesOutliveTheAgentAndEndByThemselves(t *testing.T) {
 	assert.Equal(t, long.Token, leases[0].Token)
 	assert.Equal(t, "long", leases[0].Trajectory)
 	assert.Equal(t, "b", leases[0].Labels["a"])
+	kept, err := b.Execute(t.Context(), api.Call{SlotID: "slot_0", Tool: "bash", Args: []byte(`{"command":"echo more >> d/f; cat d/f"}`), Token: &long.Token})
+	require.NoError(t, err)
+	assert.Equal(t, "minemore", kept.Output, "the lease's files as well")
 	_, err = b.Renew(t.Context(), "slot_0", api.LeaseRenewal{Token: long.Token})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {

@@ -151,7 +151,7 @@ func TestTheAgentDoesNotWakeToWatchItself(t *testing.T) {
 		text, _ := os.ReadFile("/proc/" + filepath.Base(thread) + "/timerslack_ns")
 		slack[string(text)]++
 	}
-	assert.Contains(t, slack, "5000000\n", "of the runtime's watching thread")
+	assert.Contains(t, slack, "1000000\n", "of the runtime's watching thread")
 	assert.Equal(t, "50000", a.Bash(t, "slot_0", "cat /proc/self/timerslack_ns", 10).Output, "a command sleeps as precisely as anywhere")
 }
 

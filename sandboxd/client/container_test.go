@@ -123,7 +123,7 @@ func start(t *testing.T) *fixture {
 	metrics := httpapi.NewMetrics(tools.Names())
 	f.keeper, err = keeper.New(keeper.Deps{
 		Registry: registry, Tools: tools, Observer: metrics,
-		Open: func(_ context.Context, _ string, generation uint64) (keeper.Sandbox, error) {
+		Open: func(_ context.Context, _ string, generation uint64, _ bool) (keeper.Sandbox, error) {
 			tree, err := workspace.Open(t.TempDir(), "/workspace")
 			return &box{tree, generation, &f.runs, f.release, &f.resetBy}, err
 		},

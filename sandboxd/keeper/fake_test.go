@@ -33,6 +33,7 @@ import (
 //
 // It notices when the keeper does two things at once that must not overlap.
 type fakeSandbox struct {
+	files bool // opened with those of the last agent
 	id    string
 	spill string // directory for spill files; "" has none
 
@@ -291,7 +292,7 @@ func start(t *testing.T, cfg Config, store *fakeStore, observer Observer, change
 	return h
 }
 
-func (h *harness) open(ctx context.Context, slotID string, generation uint64) (Sandbox, error) {
+func (h *harness) open(ctx context.Context, slotID string, generation uint64, files bool) (Sandbox, error) {
 	if h.opening > 0 && !pause(ctx, h.opening) {
 		return nil, context.Cause(ctx)
 	}
@@ -300,7 +301,7 @@ func (h *harness) open(ctx context.Context, slotID string, generation uint64) (S
 	if h.openErr != nil {
 		return nil, h.openErr
 	}
-	box := &fakeSandbox{id: slotID, generation: generation}
+	box := &fakeSandbox{id: slotID, generation: generation, files: files}
 	h.boxes[slotID] = box
 	return box, nil
 }

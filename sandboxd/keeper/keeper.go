@@ -37,8 +37,9 @@ type Deps struct {
 	Registry *execution.Registry // required
 	Tools    *tool.Registry      // required
 	// Open makes the sandbox of a slot: at the start, and again at a reset
-	// when it failed before. Required.
-	Open     func(ctx context.Context, slotID string, generation uint64) (Sandbox, error)
+	// when it failed before. files: with those that the slot had when the last
+	// agent ended. Required.
+	Open     func(ctx context.Context, slotID string, generation uint64, files bool) (Sandbox, error)
 	Store    Store    // nil: files in Config.StateDir
 	Observer Observer // nil: nobody
 }

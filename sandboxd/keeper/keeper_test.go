@@ -290,7 +290,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 	assert.Panics(t, func() { _, _ = New(Deps{}, Config{}) })
 	deps := Deps{
 		Registry: registry, Tools: tool.New(), Store: brokenStore{},
-		Open: func(context.Context, string, uint64) (Sandbox, error) { return nil, errors.New("never") },
+		Open: func(context.Context, string, uint64, bool) (Sandbox, error) { return nil, errors.New("never") },
 	}
 	_, err = New(deps, Config{})
 	require.EqualError(t, err, "start keeper: unreadable")
@@ -303,3 +303,17 @@ type brokenStore struct{}
 
 func (brokenStore) Load(string) (Record, error) { return Record{}, errors.New("unreadable") }
 func (brokenStore) Save(string, Record) error   { return nil }
+
+func TestASlotKeepsItsFilesUnlessItIsDueForAReset(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	require.NoError(t, store.Save("slot_0", Record{Generation: 2}))
+	require.NoError(t, store.Save("slot_1", Record{Generation: 2, ResetDue: true}))
+	bubbleWith(t, Config{Slots: 2}, store, nil, func(h *harness) {
+		t := h.t
+		require.NoError(t, h.WaitReady(t.Context()))
+		assert.True(t, h.box(0).files)
+		assert.False(t, h.box(1).files)
+		assert.Equal(t, 1, h.box(1).swaps())
+	})
+}

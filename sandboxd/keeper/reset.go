@@ -127,7 +127,7 @@ func (s *slot) renewed(r *reset, box Sandbox, receipt slots.Receipt, err error) 
 // renew resets the sandbox, which is opened first if that failed before.
 func (s *slot) renew(ctx context.Context, box Sandbox) (Sandbox, slots.Receipt, error) {
 	if box == nil {
-		opened, err := s.k.Open(ctx, s.id, s.record.Generation)
+		opened, err := s.k.Open(ctx, s.id, s.record.Generation, false)
 		if err != nil {
 			return nil, slots.Receipt{}, fmt.Errorf("open: %w", err)
 		}

@@ -104,12 +104,13 @@ func (s *slot) poke() {
 	}
 }
 
-// open makes the sandbox when the slot starts, and resets it when the record
-// says so: the last agent may have died between a release and its reset, or a
-// lease may have run out while nobody watched.
+// open makes the sandbox when the slot starts, with the files that it had, and
+// resets it when the record says so: the last agent may have died between a
+// release and its reset, or a lease may have run out while nobody watched.
 func (s *slot) open(ctx context.Context) {
 	defer close(s.opened)
-	box, err := s.k.Open(ctx, s.id, s.record.Generation)
+	files := !s.record.ResetDue && !s.record.Tenancy.Expired(time.Now())
+	box, err := s.k.Open(ctx, s.id, s.record.Generation, files)
 	s.mu.Lock()
 	if err != nil {
 		jobs := s.quarantineLocked("open: " + err.Error())

@@ -47,7 +47,7 @@ func MakeThreads(n int) {
 // what computes or blocks for long; there it comes later by so much.
 const (
 	usualSlack   = 50 * time.Microsecond // the kernel's default
-	watcherSlack = 5 * time.Millisecond
+	watcherSlack = time.Millisecond
 )
 
 // setTimerSlack sets the calling thread's. Threads and processes that it makes
@@ -60,7 +60,7 @@ func setTimerSlack(d time.Duration) {
 // before anything of the program runs, so the program is executed once more,
 // with the same arguments, environment and process id. It returns in the
 // second run, and in the first where that cannot be. Other threads that are
-// made meanwhile rest as well: timers may come 5 ms late.
+// made meanwhile rest as well: timers may come 1 ms late.
 func RestWatcher() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

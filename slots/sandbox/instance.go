@@ -39,6 +39,11 @@ type instance struct {
 
 // newInstance makes an empty one and waits until its holder is ready.
 func (h *Host) newInstance(ctx context.Context, m mechanism) (*instance, error) {
+	return h.makeInstance(ctx, m, "")
+}
+
+// makeInstance makes one with the workspace below from, where that is not "".
+func (h *Host) makeInstance(ctx context.Context, m mechanism, from string) (*instance, error) {
 	h.mu.Lock()
 	h.next++
 	i := &instance{host: h, how: m, name: fmt.Sprintf("%d-%d", os.Getpid(), h.next), born: time.Now()}
@@ -51,6 +56,9 @@ func (h *Host) newInstance(ctx context.Context, m mechanism) (*instance, error) 
 		return nil, err
 	}
 	err = i.makeFiles()
+	if err == nil && from != "" {
+		err = i.carry(from)
+	}
 	if err == nil {
 		err = i.makePlan()
 	}

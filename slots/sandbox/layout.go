@@ -18,6 +18,7 @@ import (
 //
 //	live/<instance>/{workspace,tmp,vartmp,run}   one sandbox's files, for its whole life
 //	slots/<slot> -> ../live/<instance>           whose files are the slot's now
+//	kept/<instance>                              of an earlier agent's, until the slot is opened again
 //	trash/<instance>                             of sandboxes that were, being deleted
 //	view/{agent,passwd,group}                    shown inside slots
 //	root/                                        where holders mount their root, each its own
@@ -29,8 +30,7 @@ func (l layout) path(parts ...string) string {
 
 func (l layout) instance(name string) string { return l.path("live", name) }
 
-// prepare makes the directories and moves whatever an earlier agent left into
-// the trash. The data directory and those that lead to a workspace can be
+// prepare makes the directories and sets aside whatever an earlier agent left. The data directory and those that lead to a workspace can be
 // searched but not listed: slots with a uid of their own pass through.
 func (l layout) prepare(exe string) error {
 	if err := os.MkdirAll(l.dir, 0o711); err != nil {
@@ -39,7 +39,7 @@ func (l layout) prepare(exe string) error {
 	for _, d := range []struct {
 		name string
 		mode os.FileMode
-	}{{"", 0o711}, {"live", 0o711}, {"slots", 0o711}, {"trash", 0o700}, {"view", 0o711}, {"root", 0o755}} {
+	}{{"", 0o711}, {"live", 0o711}, {"slots", 0o711}, {"kept", 0o700}, {"trash", 0o700}, {"view", 0o711}, {"root", 0o755}} {
 		at := l.path(d.name)
 		if err := os.MkdirAll(at, d.mode); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
@@ -48,14 +48,8 @@ func (l layout) prepare(exe string) error {
 			return fmt.Errorf("make data directory: %w", err)
 		}
 	}
-	left, err := os.ReadDir(l.path("live"))
-	if err != nil {
-		return fmt.Errorf("read data directory: %w", err)
-	}
-	for _, e := range left {
-		if err := l.discard(e.Name()); err != nil {
-			return err
-		}
+	if err := l.setAside(); err != nil {
+		return err
 	}
 	if err := l.provideAgent(exe); err != nil {
 		return fmt.Errorf("provide agent binary: %w", err)

@@ -41,16 +41,7 @@ const (
 // NewSandbox makes the sandbox of a slot, and behind its back a spare for the
 // first reset. The generation counts on from the one given.
 func (h *Host) NewSandbox(ctx context.Context, slot string, generation uint64) (*Sandbox, error) {
-	i, err := h.newInstance(ctx, h.how)
-	if err != nil {
-		return nil, slots.Errorf(slots.KindUnavailable, "open sandbox of %s: %w", slot, err)
-	}
-	if err := h.layout.point(slot, i.name); err != nil {
-		return nil, errors.Join(err, i.dispose(ctx))
-	}
-	s := &Sandbox{host: h, slot: slot, current: i, generation: generation}
-	s.makeSpare(firstSparePause)
-	return s, nil
+	return h.open(ctx, slot, generation, false)
 }
 
 // makeSpare begins to make the next instance, after a pause that leaves the

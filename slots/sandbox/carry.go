@@ -1,0 +1,157 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"berth/slots"
+)
+
+// Reopen is NewSandbox for a slot that an earlier agent on the same data
+// directory had: its workspace is carried over. Nothing else of it is, and a
+// slot that never was begins empty.
+func (h *Host) Reopen(ctx context.Context, slot string, generation uint64) (*Sandbox, error) {
+	return h.open(ctx, slot, generation, true)
+}
+
+// held lists the instances that slots point to.
+func (l layout) held() map[string]bool {
+	held := map[string]bool{}
+	links, err := os.ReadDir(l.path("slots"))
+	if err != nil {
+		return held
+	}
+	for _, link := range links {
+		if to, err := os.Readlink(l.path("slots", link.Name())); err == nil {
+			held[filepath.Base(to)] = true
+		}
+	}
+	return held
+}
+
+// setAside takes the files of earlier agents out of the way: those that a slot
+// points to are kept for it, the others go to the trash.
+func (l layout) setAside() error {
+	held := l.held()
+	for _, from := range []string{"kept", "live"} {
+		left, err := os.ReadDir(l.path(from))
+		if err != nil {
+			return fmt.Errorf("read data directory: %w", err)
+		}
+		for _, e := range left {
+			to := "trash"
+			if held[e.Name()] {
+				to = "kept"
+			}
+			if err := os.Rename(l.path(from, e.Name()), l.path(to, e.Name())); err != nil {
+				return fmt.Errorf("set files of %s aside: %w", e.Name(), err)
+			}
+		}
+	}
+	return nil
+}
+
+// kept is where the files of the slot's last instance are; "" when there are
+// none.
+func (l layout) kept(slot string) string {
+	to, err := os.Readlink(l.path("slots", slot))
+	if err != nil {
+		return ""
+	}
+	at := l.path("kept", filepath.Base(to))
+	if st, err := os.Lstat(at); err != nil || !st.IsDir() {
+		return ""
+	}
+	return at
+}
+
+// carry puts the workspace of an earlier instance in the new one's place. It
+// runs before the holder does, and after everything of the earlier one has
+// ended.
+func (i *instance) carry(from string) error {
+	at := i.dir("workspace")
+	if err := os.Remove(at); err != nil {
+		return fmt.Errorf("carry workspace over: %w", err)
+	}
+	if err := os.Rename(filepath.Join(from, "workspace"), at); err != nil {
+		return fmt.Errorf("carry workspace over: %w", err)
+	}
+	if !i.how.ids {
+		return nil
+	}
+	if err := giveTree(at, i.uid); err != nil {
+		return fmt.Errorf("give workspace to its slot: %w", err)
+	}
+	return nil
+}
+
+// giveTree gives a tree another owner. Ids that lie as far above the old owner
+// as a private root maps them keep their distance; whoever else owned a file,
+// the new owner gets it. It never follows a link out of the tree.
+func giveTree(dir string, to int) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close() //nolint:errcheck // opened for reading
+	top, err := root.Lstat(".")
+	if err != nil {
+		return err
+	}
+	was := owner(top)
+	if was == to {
+		return nil
+	}
+	return fs.WalkDir(root.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		st, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		id := to
+		if above := owner(st) - was; above > 0 && above < privateWidth {
+			id += above
+		}
+		return root.Lchown(path, id, id)
+	})
+}
+
+func owner(st fs.FileInfo) int {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return -1
+	}
+	return int(sys.Uid)
+}
+
+// open makes the sandbox, with the files of the slot's last instance or
+// without; what is left of that goes to the trash.
+func (h *Host) open(ctx context.Context, slot string, generation uint64, files bool) (*Sandbox, error) {
+	kept := h.layout.kept(slot)
+	from := ""
+	if files {
+		from = kept
+	}
+	i, err := h.makeInstance(ctx, h.how, from)
+	if err != nil {
+		return nil, slots.Errorf(slots.KindUnavailable, "open sandbox of %s: %w", slot, err)
+	}
+	if err := h.layout.point(slot, i.name); err != nil {
+		return nil, errors.Join(err, i.dispose(ctx))
+	}
+	if kept != "" {
+		if err := os.Rename(kept, h.layout.path("trash", filepath.Base(kept))); err == nil {
+			h.disposal.Go(func() { h.layout.emptyTrash(h.ctx) })
+		}
+	}
+	s := &Sandbox{host: h, slot: slot, current: i, generation: generation}
+	s.makeSpare(firstSparePause)
+	return s, nil
+}
