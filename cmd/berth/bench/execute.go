@@ -45,22 +45,27 @@ func (b *bench) bash(ctx context.Context, slot int, command string) (api.Result,
 	return b.execute(ctx, slot, "bash", map[string]any{"command": command})
 }
 
-// measureSingle compares one execution at a time, each on the next slot, with
-// the floor.
+// measureSingle compares one execution at a time on one slot, as a trajectory
+// runs them, with the floor; and, because a slot that has slept is colder, on
+// all slots in turn.
 func measureSingle(ctx context.Context, b *bench) (finding, error) {
 	slot := 0
 	took, err := inTurns(ctx, b.Runs, floor, floorWithOutput, func(ctx context.Context) error {
-		slot = (slot + 1) % b.slots
+		_, err := b.bash(ctx, 0, "true")
+		return err
+	}, func(ctx context.Context) error {
+		slot = 1 + slot%(b.slots-1)
 		_, err := b.bash(ctx, slot, "true")
 		return err
 	})
 	if err != nil {
 		return finding{}, err
 	}
-	bare, captured, ours := median(took[0]), median(took[1]), median(took[2])
+	bare, captured, ours, turns := median(took[0]), median(took[1]), median(took[2]), median(took[3])
 	f := finding{
 		values: []float64{ratio(ours, bare)},
-		detail: fmt.Sprintf("%.2f ms, p99 %.2f; level %s", milliseconds(ours), milliseconds(percentile(took[2], 0.99)), b.level),
+		detail: fmt.Sprintf("%.2f ms, p99 %.2f; on %d slots in turn %.2f × floor; level %s",
+			milliseconds(ours), milliseconds(percentile(took[2], 0.99)), b.slots-1, ratio(turns, bare), b.level),
 		floor:  fmt.Sprintf("%.2f ms; %.2f with its output captured", milliseconds(bare), milliseconds(captured)),
 	}
 	if b.level < slots.LevelNS {
