@@ -48,6 +48,9 @@ func (l layout) setAside() error {
 			if held[e.Name()] {
 				to = "kept"
 			}
+			if to == from {
+				continue // the last agent ended before it opened the slot again
+			}
 			if err := os.Rename(l.path(from, e.Name()), l.path(to, e.Name())); err != nil {
 				return fmt.Errorf("set files of %s aside: %w", e.Name(), err)
 			}

@@ -37,6 +37,11 @@ func TestAWorkspaceIsCarriedOverToTheNextAgent(t *testing.T) {
 			}
 			require.NoError(t, h.Close())
 
+			// One that ends before it opens a slot leaves the files where they are.
+			h, err = sandbox.Open(t.Context(), c)
+			require.NoError(t, err)
+			require.NoError(t, h.Close())
+
 			h, err = sandbox.Open(t.Context(), c)
 			require.NoError(t, err)
 			t.Cleanup(func() { assert.NoError(t, h.Close()) })
