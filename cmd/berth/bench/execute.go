@@ -66,7 +66,7 @@ func measureSingle(ctx context.Context, b *bench) (finding, error) {
 		values: []float64{ratio(ours, bare)},
 		detail: fmt.Sprintf("%.2f ms, p99 %.2f; on %d slots in turn %.2f × floor; level %s",
 			milliseconds(ours), milliseconds(percentile(took[2], 0.99)), b.slots-1, ratio(turns, bare), b.level),
-		floor:  fmt.Sprintf("%.2f ms; %.2f with its output captured", milliseconds(bare), milliseconds(captured)),
+		floor: fmt.Sprintf("%.2f ms; %.2f with its output captured", milliseconds(bare), milliseconds(captured)),
 	}
 	if b.level < slots.LevelNS {
 		return f, fmt.Errorf("the bar is for level ns or better, this machine gave %s: %.2f × floor", b.level, f.values[0])
