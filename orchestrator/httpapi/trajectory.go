@@ -150,7 +150,7 @@ func (r *callRequest) call() (api.Call, error) {
 	}
 	var args terminalArgs
 	if err := json.Unmarshal(call.Args, &args); err != nil {
-		return call, jsonError(err)
+		return call, api.JSONError(err)
 	}
 	if r.Tool.Name == toolTerminal && string(args.Background) == "true" {
 		return call, slots.Errorf(slots.KindBadRequest, "terminal background execution is not supported in sandbox")
@@ -162,7 +162,7 @@ func (r *callRequest) call() (api.Call, error) {
 	}
 	if string(asked) == "null" && len(args.Timeout) > 0 && args.Timeout[0] >= '0' && args.Timeout[0] <= '9' {
 		if err := json.Unmarshal(args.Timeout, &call.Timeout); err != nil {
-			return call, jsonError(err)
+			return call, api.JSONError(err)
 		}
 	}
 	return call, nil
@@ -281,12 +281,12 @@ func (s *Server) readArtifacts(c echo.Context, q any) (trajectory string, err er
 	var who struct {
 		TrajectoryID string `json:"trajectory_id"`
 	}
-	if !isObject(b.Bytes()) {
-		return "", errInvalidJSON
+	if !api.IsObject(b.Bytes()) {
+		return "", api.ErrInvalidJSON
 	}
 	for _, v := range []any{&who, q} {
 		if err := json.Unmarshal(b.Bytes(), v); err != nil {
-			return "", jsonError(err)
+			return "", api.JSONError(err)
 		}
 	}
 	return who.TrajectoryID, checkTrajectory(who.TrajectoryID)

@@ -2,18 +2,16 @@ package httpapi
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"berth/sandboxd/api"
 	"berth/slots"
 )
 
@@ -37,10 +35,6 @@ func putBuffer(b *bytes.Buffer) {
 		buffers.Put(b)
 	}
 }
-
-// errInvalidJSON is the reference's answer to a body that is not the JSON it
-// has to be.
-var errInvalidJSON = slots.Errorf(slots.KindBadRequest, "Invalid JSON")
 
 // patientReader reads a body and fails when nothing comes for stall. Its
 // deadline ends with the body, because then the server waits on the same
@@ -138,95 +132,22 @@ func bodyError(err error) error {
 	return slots.Errorf(slots.KindBadRequest, "read request body: %w", err)
 }
 
-// isObject reports whether the text, which may be invalid, starts like a
-// JSON object.
-func isObject(text []byte) bool {
-	text = bytes.TrimLeft(text, " \t\r\n")
-	return len(text) > 0 && text[0] == '{'
-}
-
-// decodeLoose reads a JSON object and ignores the fields that v lacks.
-func decodeLoose(text []byte, v any) error {
-	if !isObject(text) {
-		return errInvalidJSON
-	}
-	return jsonError(json.Unmarshal(text, v))
-}
-
-// decodeStrict reads a JSON object and refuses the fields that v lacks.
-func decodeStrict(text []byte, v any) error {
-	if !isObject(text) {
-		return slots.Errorf(slots.KindBadRequest, "request body must be a JSON object")
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-			return slots.Errorf(slots.KindBadRequest, "unknown field %.80s", name)
-		}
-		return jsonError(err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errInvalidJSON
-	}
-	return nil
-}
-
-// jsonError turns what a decoder says into a sentence for the caller that
-// holds no names of our types.
-func jsonError(err error) error {
-	if err == nil {
-		return nil
-	}
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		name := wrong.Field
-		if name == "" {
-			name = "the body"
-		}
-		return slots.Errorf(slots.KindBadRequest, "%s must be %s", name, wanted(wrong))
-	}
-	return errInvalidJSON
-}
-
-// wanted names the JSON type that a field should have had.
-func wanted(e *json.UnmarshalTypeError) string {
-	word := e.Type.Kind().String()
-	switch {
-	case word == "string":
-		return "a string"
-	case word == "bool":
-		return "true or false"
-	case strings.HasPrefix(word, "uint"):
-		return "an integer not below 0"
-	case strings.HasPrefix(word, "int"):
-		return "an integer"
-	case strings.HasPrefix(word, "float"):
-		return "a number"
-	case word == "slice":
-		return "an array"
-	case word == "map", word == "struct":
-		return "an object"
-	default:
-		return fmt.Sprintf("of another type than %s", e.Value)
-	}
-}
-
-// readLoose reads the body as decodeLoose does.
+// readLoose reads the body as api.Decode does.
 func (s *Server) readLoose(c echo.Context, v any) error {
 	b, err := s.readBody(c)
 	if err != nil {
 		return err
 	}
 	defer putBuffer(b)
-	return decodeLoose(b.Bytes(), v)
+	return api.Decode(b.Bytes(), v)
 }
 
-// readStrict reads the body as decodeStrict does.
+// readStrict reads the body as api.DecodeStrict does.
 func (s *Server) readStrict(c echo.Context, v any) error {
 	b, err := s.readBody(c)
 	if err != nil {
 		return err
 	}
 	defer putBuffer(b)
-	return decodeStrict(b.Bytes(), v)
+	return api.DecodeStrict(b.Bytes(), v)
 }

@@ -25,7 +25,7 @@ func (s *Server) execute(c echo.Context) error {
 	}
 	call, err := decodeCall(b.Bytes())
 	putBuffer(b)
-	if err == errInvalidJSON { //nolint:errorlint // the one value, never wrapped
+	if err == api.ErrInvalidJSON { //nolint:errorlint // the one value, never wrapped
 		return err
 	}
 	if err != nil {
@@ -42,11 +42,11 @@ func (s *Server) execute(c echo.Context) error {
 	return s.send(c, http.StatusOK, answer)
 }
 
-// decodeCall reads one call. Errors other than errInvalidJSON leave what
+// decodeCall reads one call. Errors other than api.ErrInvalidJSON leave what
 // could be read in the call.
 func decodeCall(text []byte) (api.Call, error) {
 	var call api.Call
-	if err := decodeLoose(text, &call); err != nil {
+	if err := api.Decode(text, &call); err != nil {
 		return call, err
 	}
 	if args := bytes.TrimLeft(call.Args, " \t\r\n"); len(args) > 0 && args[0] != '{' && string(args) != "null" {
@@ -177,11 +177,11 @@ func (s *Server) readBatch(c echo.Context) ([]json.RawMessage, error) {
 	defer putBuffer(b)
 	text := bytes.TrimLeft(b.Bytes(), " \t\r\n")
 	if len(text) == 0 || text[0] != '[' {
-		return nil, errInvalidJSON
+		return nil, api.ErrInvalidJSON
 	}
 	var elements []json.RawMessage
 	if err := json.Unmarshal(text, &elements); err != nil {
-		return nil, errInvalidJSON
+		return nil, api.ErrInvalidJSON
 	}
 	if len(elements) > s.config.MaxBatch {
 		return nil, slots.Errorf(slots.KindTooLarge, "batch has %d calls: at most %d", len(elements), s.config.MaxBatch)

@@ -41,7 +41,7 @@ func FuzzStrictBody(f *testing.F) {
 	f.Add([]byte(`{"a":1}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var want api.LeaseRequest
-		if decodeStrict(text, &want) == nil && !json.Valid(text) {
+		if api.DecodeStrict(text, &want) == nil && !json.Valid(text) {
 			t.Fatalf("accepted what is no JSON: %q", text)
 		}
 	})
