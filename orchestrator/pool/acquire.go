@@ -87,28 +87,30 @@ func (p *pool) acquire(ctx context.Context, want Request, now time.Time) (Lease,
 
 // again gives a trajectory the lease that it has, renewed, but never made
 // shorter: if the answer is lost, the holder goes by what it knows. It is not
-// ok when the container does not know the lease any more.
+// ok when the container does not know the lease any more, or was silent until
+// the lease was over.
 func (p *pool) again(ctx context.Context, s *slot, held Lease, ttl time.Duration) (lease Lease, ok bool, err error) {
 	ttl = max(orDefault(ttl, held.Slot.TTL), time.Until(held.Slot.ExpiresAt))
 	renewed, err := p.renew(ctx, s.in, held.Ref(), ttl)
 	if err == nil {
 		return renewed, true, nil
 	}
-	switch e := slots.AsError(err); e.Kind {
+	switch slots.AsError(err).Kind {
 	case slots.KindFenced, slots.KindLeaseExpired, slots.KindSlotLost, slots.KindNotFound:
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if s.lease != nil && s.lease.Token == held.Slot.Token && s.indexed {
-			p.unindexLocked(s)
-			s.in.look()
-		}
-		return Lease{}, false, nil
 	case slots.KindContainerUnreachable:
-		// It is the trajectory's as long as nobody knows better.
-		return held, true, nil
+		if time.Now().Before(held.Slot.ExpiresAt) {
+			return held, true, nil // the trajectory's as long as nobody knows better
+		}
 	default:
 		return Lease{}, true, err
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.lease != nil && s.lease.Token == held.Slot.Token && s.indexed {
+		p.unindexLocked(s)
+		s.in.look()
+	}
+	return Lease{}, false, nil
 }
 
 // beginLocked asks for a slot, or queues.

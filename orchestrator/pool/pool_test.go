@@ -452,6 +452,20 @@ func TestALeaseThatAnotherHasReleasedIsNotHandedOutAgain(t *testing.T) {
 	})
 }
 
+func TestALeaseThatRunsOutWhileItsContainerIsSilentIsNotHandedOutAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		c := f.add("a", "t", 1)
+		p := open(t, f, pool.Config{})
+		_, err := p.Acquire(t.Context(), pool.Request{Template: "t", Trajectory: "x", TTL: time.Second})
+		require.NoError(t, err)
+		time.Sleep(900 * time.Millisecond)
+		c.set(func() { c.takes, c.cut = 300*time.Millisecond, true })
+		lease, err := p.Acquire(t.Context(), pool.Request{Template: "t", Trajectory: "x", TTL: time.Second})
+		assert.Equal(t, slots.KindPoolExhausted, kind(err), "got %v", lease)
+	})
+}
+
 func TestCloseRefusesThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet()
