@@ -121,6 +121,7 @@ func (h *Holder) Close(ctx context.Context) error {
 			return fmt.Errorf("wait for holder %d to end: %w", h.pid, context.Cause(ctx))
 		}
 	}
+	h.forgetAll()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed {
@@ -222,9 +223,11 @@ func (h *Holder) Start(r Request) (*Process, error) {
 func (p *Process) Wait(ctx context.Context) (Exit, error) {
 	f, err := p.h.await(ctx, p.answer)
 	for err == nil && f.kind == kindOutput {
-		if err = p.passed(f); err == nil {
-			f, err = p.h.await(ctx, p.answer)
+		if err := p.passed(f); err != nil {
+			p.h.forget(p.id)
+			return Exit{}, err
 		}
+		f, err = p.h.await(ctx, p.answer)
 	}
 	if err != nil {
 		return Exit{}, err

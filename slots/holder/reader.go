@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -141,5 +143,16 @@ func (h *Holder) forget(id uint64) {
 		default:
 			return
 		}
+	}
+}
+
+// forgetAll closes what a holder that has ended had passed to those who do not
+// wait any more.
+func (h *Holder) forgetAll() {
+	h.mu.Lock()
+	ids := slices.Collect(maps.Keys(h.pending))
+	h.mu.Unlock()
+	for _, id := range ids {
+		h.forget(id)
 	}
 }
