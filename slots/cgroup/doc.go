@@ -16,7 +16,8 @@
 //     controllers of our own cgroup must be enabled for its children, and the
 //     kernel allows that only once the cgroup itself holds no process (the
 //     real root excepted). So its processes move one level down, into "self",
-//     but only if the cgroup belongs to this container or this agent: see
+//     but only if the cgroup belongs to this container, this agent or whoever
+//     started it: see
 //     Open. Tree.Close moves them back.
 //   - Zombies count. A process that has ended but was not waited for stays in
 //     pids.current and takes a place below pids.max until its parent, or the

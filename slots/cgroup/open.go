@@ -136,7 +136,8 @@ func mend(how string, err error) string {
 // are moved into <Name>/self. That is refused unless the cgroup is plainly
 // ours: the root of the cgroup namespace or of the mount, the home of PID 1 of
 // our pid namespace, delegated by systemd, or with nobody in it but this
-// process and its descendants. When the agent of an earlier tree died, its
+// process, those of its ancestors that are in it too (the shell, the script
+// that started it) and their descendants. When the agent of an earlier tree died, its
 // "self" is where we are: the new tree then stands beside the old one, not in it.
 func Open(ctx context.Context, cfg Config) (*Tree, error) { return open(ctx, cfg, machine()) }
 

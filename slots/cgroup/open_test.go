@@ -119,7 +119,11 @@ func TestWhoseProcessesMayBeMoved(t *testing.T) {
 	}{
 		"we alone":                       {pids: []int{ownPid}, allowed: true},
 		"we and a grandchild":            {pids: []int{ownPid, 102}, parents: map[int]string{102: "(a) b (c) S 101", 101: "(x) S 100"}, allowed: true},
-		"the shell that started us":      {pids: []int{99, ownPid}, parents: map[int]string{99: "(bash) S 1"}},
+		"the shell that started us":      {pids: []int{99, ownPid}, parents: map[int]string{99: "(bash) S 1", ownPid: "(x) S 99"}, allowed: true},
+		"the shell and its other child":  {pids: []int{99, ownPid, 98}, parents: map[int]string{99: "(bash) S 1", ownPid: "(x) S 99", 98: "(y) S 99"}, allowed: true},
+		"a login above the shell":        {pids: []int{97, ownPid}, parents: map[int]string{97: "(sshd) S 1", 99: "(bash) S 97", ownPid: "(x) S 99"}, allowed: true},
+		"a shell that is somebody else":  {pids: []int{99, ownPid}, parents: map[int]string{99: "(bash) S 1", ownPid: "(x) S 1"}},
+		"a stranger beside the shell":    {pids: []int{99, ownPid, 50}, parents: map[int]string{99: "(bash) S 1", ownPid: "(x) S 99", 50: "(z) S 1"}},
 		"a child of a child of init":     {pids: []int{ownPid, 50}, parents: map[int]string{50: "(x) S 49", 49: "(y) S 1"}},
 		"a process that has just ended":  {pids: []int{ownPid, 77}, allowed: true},
 		"PID 1 of our namespace":         {pids: []int{1, 99, ownPid}, allowed: true},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -142,50 +143,76 @@ func delegated(dir string) bool {
 	return false
 }
 
-// onlyOurs refuses a cgroup that holds anybody but this process and its
-// descendants, unless PID 1 of our pid namespace is in it: then it is the
-// container's.
+// onlyOurs refuses a cgroup that holds anybody but our family: this process,
+// those of its ancestors that are in the cgroup too, as the shell or the script
+// that started it, and whoever descends from the highest of them. That is what
+// a session, a unit or a task consists of. A cgroup with PID 1 of our pid
+// namespace in it is the container's.
 func (u *unified) onlyOurs(root string, from []string) error {
+	var listed []int
 	for _, dir := range from {
-		listed, err := listPids(dir, false)
+		here, err := listPids(dir, false)
 		if err != nil {
 			return err
 		}
-		if slices.Contains(listed, 1) {
+		if slices.Contains(here, 1) {
 			return nil
 		}
-		for _, pid := range listed {
-			if !u.descends(root, pid) {
-				return fmt.Errorf("%w: process %d in %s", errShared, pid, dir)
-			}
+		listed = append(listed, here...)
+	}
+	top := u.k.pid
+	for at := range ancestors(root, u.k.pid) {
+		if slices.Contains(listed, at) {
+			top = at
+		}
+	}
+	for _, pid := range listed {
+		if !descends(root, pid, top) {
+			return fmt.Errorf("%w: process %d in %s", errShared, pid, u.home)
 		}
 	}
 	return nil
 }
 
-func (u *unified) descends(root string, pid int) bool {
-	for range 64 {
-		if pid == u.k.pid {
+// descends reports whether pid is of or below top, or cannot be asked any more:
+// one that has ended is nobody's.
+func descends(root string, pid, top int) bool {
+	if pid <= 0 {
+		return false
+	}
+	last := pid
+	for at := range ancestors(root, pid) {
+		if at == top {
 			return true
 		}
-		if pid <= 1 {
-			return false
-		}
-		stat, err := os.ReadFile(filepath.Join(root, "proc", strconv.Itoa(pid), "stat"))
-		if err != nil {
-			return true // it has ended
-		}
-		// The name in parentheses may hold anything; the parent's pid is the
-		// second field behind it.
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		if len(fields) < 2 {
-			return false
-		}
-		if pid, err = strconv.Atoi(fields[1]); err != nil {
-			return false
+		last = at
+	}
+	return !exists(filepath.Join(root, "proc", strconv.Itoa(last), "stat"))
+}
+
+// ancestors yields pid, its parent and so on, for as long as /proc tells. PID 1
+// is everybody's and ends it.
+func ancestors(root string, pid int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for range 64 {
+			if pid <= 1 || !yield(pid) {
+				return
+			}
+			stat, err := os.ReadFile(filepath.Join(root, "proc", strconv.Itoa(pid), "stat"))
+			if err != nil {
+				return
+			}
+			// The name in parentheses may hold anything; the parent's pid is the
+			// second field behind it.
+			fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+			if len(fields) < 2 {
+				return
+			}
+			if pid, err = strconv.Atoi(fields[1]); err != nil {
+				return
+			}
 		}
 	}
-	return false
 }
 
 // vacate moves every process of the cgroups into tree/self, again until a
