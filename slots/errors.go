@@ -30,6 +30,7 @@ const (
 	KindDenied               Kind = "denied"
 	KindDraining             Kind = "draining"
 	KindUnavailable          Kind = "isolation_unavailable"
+	KindSlotExhausted        Kind = "slot_exhausted" // what runs in the slot has used up its limit of processes or memory
 )
 
 // Executed says whether a call that failed may have had an effect.
@@ -67,6 +68,7 @@ var rules = map[Kind]rule{
 	KindDenied:               {403, false, ExecutedNever},
 	KindDraining:             {503, true, ExecutedNever},
 	KindUnavailable:          {503, false, ExecutedNever},
+	KindSlotExhausted:        {503, true, ExecutedNever},
 }
 
 // Kinds lists every kind, for tables and tests.

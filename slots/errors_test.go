@@ -30,6 +30,7 @@ func TestEveryKindHasItsStatusAndWhatItSaysAboutRetries(t *testing.T) {
 		"denied":                {403, false, "never"},
 		"draining":              {503, true, "never"},
 		"isolation_unavailable": {503, false, "never"},
+		"slot_exhausted":        {503, true, "never"},
 	}
 	kinds := Kinds()
 	assert.Len(t, kinds, len(want))

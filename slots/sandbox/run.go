@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -172,6 +173,9 @@ func signalName(n unix.Signal) string {
 // translate gives a holder's error its kind.
 func (i *instance) translate(err error) error {
 	if stage, ok := errors.AsType[*holder.StageError](err); ok {
+		if exhausted(stage) {
+			return slots.Errorf(slots.KindSlotExhausted, "the slot's own processes leave no room for another: %w", err)
+		}
 		switch stage.Stage {
 		case "cwd":
 			return slots.Errorf(slots.KindBadRequest, "working directory: %w", err)
@@ -186,6 +190,17 @@ func (i *instance) translate(err error) error {
 		return slots.Errorf(slots.KindSlotLost, "the slot's processes ended with its holder: %w", err)
 	}
 	return slots.Errorf(slots.KindInternal, "%w", err)
+}
+
+// exhausted reports whether the kernel refused the holder what the slot has
+// used up: processes, memory, descriptors. What runs there can end, and then
+// the same command starts.
+func exhausted(e *holder.StageError) bool {
+	switch syscall.Errno(e.Errno) {
+	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE:
+		return true
+	}
+	return false
 }
 
 // streams are the pipes of one command.

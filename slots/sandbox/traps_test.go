@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -55,6 +56,42 @@ func TestTrapB_AFullPidsLimitDoesNotEndTheHolder(t *testing.T) {
 			assert.Equal(t, "swept\n", output(t, s, "echo swept"))
 			assert.Equal(t, holder, s.HolderPID(), "it is still the same")
 			reset(t, s)
+		})
+	}
+}
+
+func TestACommandThatFindsNoRoomInItsSlotMayBeTriedAgain(t *testing.T) {
+	for _, l := range []slots.Level{slots.LevelUIDLandlock, slots.LevelNS, slots.LevelNSCgroup} {
+		if reachable(l) != l {
+			continue
+		}
+		t.Run(l.String(), func(t *testing.T) {
+			t.Parallel()
+			s := open(t, openHost(t, func(c *sandbox.Config) { atLevel(l)(c); c.Limits.Pids = 48 }), "slot_0")
+			m := marker()
+			crowd := script("(while :; do sleep $0 & done) 2>/dev/null &") // bash waits for room, time and again
+			crowd.Argv = append(crowd.Argv, m)
+			crowd.Background = true
+			run(t, s, crowd)
+			var err error
+			require.Eventually(t, func() bool {
+				_, _, _, err = try(s, script("true"), 20*time.Second)
+				return err != nil
+			}, time.Minute, 10*time.Millisecond, "the crowd leaves room")
+			require.Equal(t, slots.KindSlotExhausted, kindOf(t, err), "%v", err)
+			assert.True(t, slots.AsError(err).Retryable)
+			assert.Equal(t, slots.ExecutedNever, slots.AsError(err).Executed)
+			require.Eventually(t, func() bool {
+				pids := alive(m)
+				for _, pid := range pids {
+					syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may have ended
+				}
+				return len(pids) == 0
+			}, time.Minute, 10*time.Millisecond, "the crowd is gone")
+			require.Eventually(t, func() bool { // zombies count until they are reaped
+				_, _, _, err = try(s, script("true"), 20*time.Second)
+				return err == nil
+			}, time.Minute, 10*time.Millisecond, "the same command starts once there is room")
 		})
 	}
 }
