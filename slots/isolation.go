@@ -104,14 +104,16 @@ func AxisValues(a Axis) []string { return slices.Clone(axisValues[a]) }
 // Axes is what holds on each axis. An absent axis has its weakest value.
 type Axes map[Axis]string
 
-// MarshalJSON writes the known axes in the order of AxisNames: every result
-// carries them, and sorting a map by reflection costs more than the rest of it.
-func (a Axes) MarshalJSON() ([]byte, error) {
+// MarshalJSON writes the known axes in the order of AxisNames.
+func (a Axes) MarshalJSON() ([]byte, error) { return a.appendJSON(nil) }
+
+// appendJSON does it without reflection, which would sort the map: every
+// result carries the axes.
+func (a Axes) appendJSON(dst []byte) ([]byte, error) {
 	if a == nil {
-		return []byte("null"), nil
+		return append(dst, "null"...), nil
 	}
-	b := []byte{'{'}
-	written := 0
+	b, written := append(dst, '{'), 0
 	for _, axis := range axisNames {
 		value, ok := a[axis]
 		if !ok || !slices.Contains(axisValues[axis], value) {
@@ -123,8 +125,9 @@ func (a Axes) MarshalJSON() ([]byte, error) {
 		b = append(append(append(b, '"'), axis...), `":"`...)
 		b = append(append(b, value...), '"')
 	}
-	if written < len(a) {
-		return json.Marshal(map[Axis]string(a)) // of another version
+	if written < len(a) { // of another version
+		text, err := json.Marshal(map[Axis]string(a))
+		return append(dst, text...), err
 	}
 	return append(b, '}'), nil
 }
@@ -177,6 +180,26 @@ type Isolation struct {
 	Unsafe bool `json:"unsafe,omitempty"`
 	// Weak lists what the probe found open although the level holds.
 	Weak []string `json:"weak,omitempty"`
+}
+
+// AppendJSON appends what json.Marshal gives.
+func (i *Isolation) AppendJSON(dst []byte) ([]byte, error) {
+	dst = append(append(append(dst, `{"level":"`...), i.Level.String()...), `","axes":`...)
+	dst, err := i.Axes.appendJSON(dst)
+	if err != nil {
+		return nil, err
+	}
+	if i.Unsafe {
+		dst = append(dst, `,"unsafe":true`...)
+	}
+	if len(i.Weak) > 0 {
+		weak, err := json.Marshal(i.Weak)
+		if err != nil {
+			return nil, err
+		}
+		dst = append(append(dst, `,"weak":`...), weak...)
+	}
+	return append(dst, '}'), nil
 }
 
 // NewIsolation reports the axes under their level.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"strconv"
 	"time"
@@ -84,19 +83,6 @@ type Result struct {
 	Index *int `json:"index,omitempty"`
 }
 
-// Encode is the result's JSON. Unlike json.Marshal it leaves <, > and & as
-// they are: output is full of them.
-func (r Result) Encode() ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(r); err != nil {
-		return nil, err
-	}
-	// A copy, because results are kept and the buffer has room to spare.
-	return bytes.Clone(bytes.TrimSuffix(b.Bytes(), []byte{'\n'})), nil
-}
-
 // WithIndex is the encoded result with its place in a streamed batch.
 func WithIndex(encoded []byte, place int) []byte {
 	out := make([]byte, 0, len(encoded)+len(`,"index":`)+20)
@@ -138,27 +124,6 @@ type Metadata struct {
 	Executed   slots.Executed   `json:"executed,omitempty"`
 	Replayed   bool             `json:"replayed,omitempty"` // answered from the journal or joined
 	Details    map[string]any   `json:"-"`
-}
-
-type plainMetadata Metadata
-
-// MarshalJSON writes Details beside the fixed keys.
-func (m Metadata) MarshalJSON() ([]byte, error) {
-	fixed, err := json.Marshal(plainMetadata(m))
-	if err != nil || len(m.Details) == 0 {
-		return fixed, err
-	}
-	rest := maps.Clone(m.Details)
-	maps.DeleteFunc(rest, func(k string, _ any) bool { return m.field(k) != nil })
-	extra, err := json.Marshal(rest)
-	if err != nil {
-		return nil, err
-	}
-	if len(extra) == 2 {
-		return fixed, nil
-	}
-	fixed[len(fixed)-1] = ','
-	return append(fixed, extra[1:]...), nil
 }
 
 // UnmarshalJSON reads the fixed keys, and all others into Details. The key

@@ -205,7 +205,12 @@ func (c *Client) call(ctx context.Context, r request, v any) error {
 	if err != nil {
 		return broken(ctx, err)
 	}
-	if err := json.Unmarshal(text, v); err != nil {
+	if result, ok := v.(*api.Result); ok {
+		*result, err = api.DecodeResult(text)
+	} else {
+		err = json.Unmarshal(text, v)
+	}
+	if err != nil {
 		return slots.Errorf(slots.KindInternal, "decode answer: %w", err)
 	}
 	return nil

@@ -122,8 +122,8 @@ func (c *Client) batchOnce(ctx context.Context, sent []api.Call, places []int, a
 		if err != nil {
 			return rest, false, broken(ctx, err)
 		}
-		var result api.Result
-		if err := json.Unmarshal(line, &result); err != nil {
+		result, err := api.DecodeResult(line)
+		if err != nil {
 			return rest, false, slots.Errorf(slots.KindInternal, "decode result: %w", err)
 		}
 		if result.Index == nil || *result.Index < 0 || *result.Index >= len(places) {
@@ -275,8 +275,8 @@ func (f *following) refused(ctx context.Context, answer *http.Response, yield fu
 	if err != nil {
 		return broken(ctx, err)
 	}
-	var result api.Result
-	if err := json.Unmarshal(text, &result); err != nil {
+	result, err := api.DecodeResult(text)
+	if err != nil {
 		return slots.Errorf(slots.KindInternal, "decode result: %w", err)
 	}
 	f.done = true
