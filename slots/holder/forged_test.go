@@ -167,7 +167,7 @@ func TestA13_ForgedMessagesEndInAnErrorAndLeakNothing(t *testing.T) {
 		"no answer":               {answer: func(*blockingConn, frame) {}},
 		"no JSON":                 {answer: reply(kindReply, "{{{", pipe)},
 		"too many answers":        {answer: many(50, reply(kindReply, "{}", pipe, pipe)), fine: true},
-		"an exit for all":         {answer: reply(kindExited, `{"status":127,"run_ns":-5,"max_rss":-5,"killed":-5,"left":-7}`, pipe), fine: true},
+		"an exit for all":         {answer: reply(kindExited, string(encode(exitReport{Status: 127, RunNS: -5, MaxRSS: -5})), pipe), fine: true},
 		"a stream without end":    {answer: reply(kindStream, "", pipe)},
 		"a stream of two":         {answer: reply(kindStream, "", pipe, pipe)},
 		"a stream of none":        {answer: reply(kindStream, "")},

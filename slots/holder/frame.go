@@ -86,14 +86,14 @@ func parseFrame(b []byte) (f frame, attached bool, err error) {
 // spawnRequest asks for one process. The frame carries its descriptors 0, 1,
 // 2, ... in order; without stdin they begin at 1.
 type spawnRequest struct {
-	Argv    []string `json:"argv"`
-	Env     []string `json:"env,omitempty"`
-	Cwd     string   `json:"cwd,omitempty"`
-	NoStdin bool     `json:"no_stdin,omitempty"`
-	Script  bool     `json:"script,omitempty"`  // the last descriptor is a script: keep it and append its path to argv
-	Confine []string `json:"confine,omitempty"` // words for the confine trampoline; nil: none
-	Keep    bool     `json:"keep,omitempty"`    // sweeps spare it and everything below it
-	Collect bool     `json:"collect,omitempty"` // its descriptors 1 and 2 are the holder's to make and to read
+	Argv    []string
+	Env     []string
+	Cwd     string
+	NoStdin bool
+	Script  bool     // the last descriptor is a script: keep it and append its path to argv
+	Confine []string // words for the confine trampoline; nil: none
+	Keep    bool     // sweeps spare it and everything below it
+	Collect bool     // its descriptors 1 and 2 are the holder's to make and to read
 }
 
 // outputPassed gives the agent the pipes of a process whose output is being
@@ -105,14 +105,14 @@ type outputPassed struct {
 
 // exitReport is the end of one process.
 type exitReport struct {
-	Status  uint32 `json:"status"` // as wait4 gives it
-	SpawnNS int64  `json:"spawn_ns"`
-	RunNS   int64  `json:"run_ns"`
-	CPUNS   int64  `json:"cpu_ns"`
-	MaxRSS  int64  `json:"max_rss"` // bytes
-	Alone   bool   `json:"alone"`   // nothing of it is left behind
+	Status  uint32 // as wait4 gives it
+	SpawnNS int64
+	RunNS   int64
+	CPUNS   int64
+	MaxRSS  int64 // bytes
+	Alone   bool  // nothing of it is left behind
 
-	Output [2][]byte `json:"output"` // all of stdout and stderr, when they were collected and not passed
+	Output [2][]byte // all of stdout and stderr, when they were collected and not passed
 }
 
 // failure is an error on its way to the other process.
@@ -158,6 +158,9 @@ type opReply struct {
 
 // encode never fails for the types above.
 func encode(v any) []byte {
+	if p, ok := v.(packed); ok {
+		return p.pack(nil)
+	}
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(fmt.Sprintf("holder: encode %T: %v", v, err))
@@ -167,6 +170,14 @@ func encode(v any) []byte {
 
 func decode[T any](body []byte) (T, error) {
 	var v T
+	if u, ok := any(&v).(unpacked); ok {
+		from := packet{rest: body}
+		u.unpack(&from)
+		if err := from.end(); err != nil {
+			return v, fmt.Errorf("%w: %w", errFrame, err)
+		}
+		return v, nil
+	}
 	if err := json.Unmarshal(body, &v); err != nil {
 		return v, fmt.Errorf("%w: %w", errFrame, err)
 	}

@@ -2,10 +2,13 @@ package holder
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -166,10 +169,48 @@ func TestMalformedPacketsAreRefusedAndLeakNothing(t *testing.T) {
 }
 
 func TestDecodeRefusesWhatIsNoJSON(t *testing.T) {
-	for _, body := range []string{"", "{", "[]", `{"status":-1}`, `{"status":1e99}`, `"x"`, string(bytes.Repeat([]byte("["), 100_000))} {
-		_, err := decode[exitReport]([]byte(body))
+	for _, body := range []string{"", "{", "[]", `{"killed":1.5}`, `{"killed":1e99}`, `"x"`, string(bytes.Repeat([]byte("["), 100_000))} {
+		_, err := decode[sweepReport]([]byte(body))
 		assert.ErrorIs(t, err, errFrame, "%.20q", body)
 	}
+}
+
+func TestPackedMessagesArriveWholeOrNotAtAll(t *testing.T) {
+	arrives(t, spawnRequest{})
+	arrives(t, spawnRequest{
+		Argv: []string{"bash", "", strings.Repeat("x", 300)}, Env: []string{"A=\xff\n"}, Cwd: "/é", NoStdin: true, Script: true,
+		Confine: []string{"no-network"}, Keep: true, Collect: true,
+	})
+	arrives(t, exitReport{})
+	arrives(t, exitReport{
+		Status: math.MaxUint32, SpawnNS: math.MinInt64, RunNS: math.MaxInt64, CPUNS: -1, MaxRSS: 1 << 40, Alone: true,
+		Output: [2][]byte{[]byte("out\x00"), bytes.Repeat([]byte{0xff}, 300)},
+	})
+	for _, body := range [][]byte{
+		bytes.Repeat([]byte{0xff}, 20),
+		append([]byte{0}, binary.AppendUvarint(nil, 1<<62)...), // a list longer than the message
+		append([]byte{0, 1}, binary.AppendUvarint(nil, math.MaxUint64)...),
+		append([]byte{0}, bytes.Repeat([]byte{0xff}, 11)...), // a number without end
+	} {
+		_, err := decode[spawnRequest](body)
+		require.ErrorIs(t, err, errFrame, "%x", body)
+		_, err = decode[exitReport](body)
+		require.ErrorIs(t, err, errFrame, "%x", body)
+	}
+}
+
+func arrives[T packed](t *testing.T, sent T) {
+	t.Helper()
+	body := encode(sent)
+	got, err := decode[T](body)
+	require.NoError(t, err)
+	require.Equal(t, sent, got)
+	for n := range body {
+		_, err := decode[T](body[:n])
+		require.ErrorIs(t, err, errFrame, "the first %d bytes", n)
+	}
+	_, err = decode[T](append(body, 0))
+	require.ErrorIs(t, err, errFrame, "a byte more")
 }
 
 // FuzzFrame reads any packet as both sides would.

@@ -18,7 +18,7 @@ const orphanPause = 50 * time.Millisecond
 func (s *server) wait() bool {
 	s.events = append(s.events[:0], unix.PollFd{Fd: int32(s.conn.fd), Events: unix.POLLIN})
 	pause := time.Duration(-1)
-	if len(s.procs) > 0 || hasChildren() {
+	if len(s.procs) > 0 || s.hasChildren() {
 		pause = orphanPause
 	}
 	for _, p := range s.procs {
@@ -44,6 +44,17 @@ func (s *server) wait() bool {
 	}
 }
 
+// someEnded reports whether the last wait has met the end of a child, or
+// orphans are due.
+func (s *server) someEnded() bool {
+	for _, p := range s.procs {
+		if s.events[p.event].Revents != 0 {
+			return true
+		}
+	}
+	return time.Since(s.reaped) >= orphanPause
+}
+
 // reap collects every child that has ended, adopted ones included, and then
 // reports those that were asked for.
 func (s *server) reap() {
@@ -53,6 +64,7 @@ func (s *server) reap() {
 			s.report(p)
 		}
 	}()
+	s.reaped = time.Now()
 	for {
 		var status unix.WaitStatus
 		var usage unix.Rusage
@@ -60,6 +72,7 @@ func (s *server) reap() {
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
+		s.childless = errors.Is(err, unix.ECHILD)
 		if err != nil || pid == 0 {
 			return
 		}

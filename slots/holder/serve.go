@@ -43,11 +43,13 @@ type server struct {
 	score oomScore
 
 	// Of the one thread that makes and ends processes.
-	procs  map[int]*process    // our direct children, by pid
-	kept   map[uint64]*process // spared by sweeps, by request id
-	gone   int                 // children reaped so far
-	events []unix.PollFd       // the socket, then each running child with its output
-	buf    [16 << 10]byte      // for output on its way into the holder
+	procs     map[int]*process    // our direct children, by pid
+	kept      map[uint64]*process // spared by sweeps, by request id
+	gone      int                 // children reaped so far
+	reaped    time.Time           // when ended children were last collected
+	childless bool                // the kernel said so, and nothing was spawned since
+	events    []unix.PollFd       // the socket, then each running child with its output
+	buf       [16 << 10]byte      // for output on its way into the holder
 
 	mu      sync.Mutex // guards what follows
 	cancels map[uint64]context.CancelFunc
@@ -202,7 +204,9 @@ func start(c *blockingConn, planAt string) (*server, error) {
 func (s *server) serve() {
 	for s.wait() {
 		s.collect()
-		s.reap()
+		if s.someEnded() {
+			s.reap()
+		}
 		if s.events[0].Revents == 0 {
 			continue
 		}

@@ -46,6 +46,7 @@ func (s *server) spawn(f frame) {
 	}
 	pidfd := -1
 	attr.Sys.PidFD = &pidfd
+	s.childless = false
 	s.score.lend(request.Keep)
 	pid, err := syscall.ForkExec(path, request.Argv, attr)
 	s.score.back()

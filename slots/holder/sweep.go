@@ -68,7 +68,7 @@ func (s *server) sweep(targets func() ([]int, error)) sweepReport {
 // slot's alone; elsewhere the processes that this one made itself, for -1
 // would be the agent too.
 func (s *server) known() []int {
-	if !hasChildren() {
+	if !s.hasChildren() {
 		return nil
 	}
 	if s.ownsEveryone() {
@@ -93,7 +93,7 @@ func (s *server) sweepAll() {
 // process can name "everyone but me", that is -1: one call that no fork can
 // slip through.
 func (s *server) unkept() ([]int, error) {
-	if !hasChildren() {
+	if !s.hasChildren() {
 		return nil, nil
 	}
 	spare := make(map[int]bool, len(s.kept))
@@ -148,6 +148,13 @@ func (s *server) markUnder(id uint64) {
 func (s *server) alone() bool {
 	targets, err := s.unkept()
 	return err == nil && len(targets) == 0
+}
+
+// hasChildren asks the kernel, unless it has said that there are none and no
+// process was made since.
+func (s *server) hasChildren() bool {
+	s.childless = s.childless || !hasChildren()
+	return !s.childless
 }
 
 // hasChildren asks the kernel without reaping anything.
