@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,6 +31,7 @@ type Config struct {
 	HTTPClient *http.Client  // nil: one of its own, whose connections Close closes
 	Retries    int           // how often a request that may be is sent again; default 2, -1: never
 	Backoff    time.Duration // before the first such retry, doubled for each; default 50 ms
+	Peer       string        // what errors call the server; default "container"
 }
 
 // Client calls one container. All methods may be called at once.
@@ -40,19 +42,23 @@ type Client struct {
 	own     bool
 	retries int
 	backoff time.Duration
+	peer    string
 }
 
 // New makes a Client. It does not connect.
 func New(config Config) (*Client, error) {
+	peer := cmp.Or(config.Peer, "container")
 	origin, err := url.Parse(config.URL)
 	if err != nil {
-		return nil, fmt.Errorf("parse address of container: %w", err)
+		return nil, fmt.Errorf("parse address of %s: %w", peer, err)
 	}
 	if origin.Scheme != "http" && origin.Scheme != "https" || origin.Host == "" {
-		return nil, fmt.Errorf("parse address of container: %q is no http URL", config.URL)
+		return nil, fmt.Errorf("parse address of %s: %q is no http URL", peer, config.URL)
 	}
 	origin.Path = strings.TrimSuffix(origin.Path, "/")
-	c := &Client{origin: origin, token: config.Token, http: config.HTTPClient, retries: config.Retries, backoff: config.Backoff}
+	c := &Client{
+		origin: origin, token: config.Token, http: config.HTTPClient, retries: config.Retries, backoff: config.Backoff, peer: peer,
+	}
 	if c.retries == 0 {
 		c.retries = 2
 	}
@@ -72,38 +78,39 @@ func (c *Client) Close() {
 	}
 }
 
-// request is one request before it is sent.
-type request struct {
-	method string
-	path   string // escaped, from the container's root
-	query  url.Values
-	header http.Header
-	body   any       // sent as JSON; nil: none
-	stream io.Reader // sent as it is, instead of body
-	length int64     // of stream, in bytes; -1: not known
-	again  bool      // may be sent again
-	sent   bool      // what it asks for may have reached the container before
-	begun  bool      // it follows what an earlier request of the same call has begun
+// Request is one request before it is sent.
+type Request struct {
+	Method string
+	Path   string // escaped, from the root of Config.URL
+	Query  url.Values
+	Header http.Header
+	Body   any       // sent as JSON; nil: none
+	Stream io.Reader // sent as it is, instead of Body
+	Length int64     // of Stream, in bytes; -1: not known
+	Again  bool      // may be sent again
+
+	sent  bool // what it asks for may have reached the container before
+	begun bool // it follows what an earlier request of the same call has begun
 }
 
 // send sends r and returns the answer, whose body the caller has to finish.
 // An answer above 399 comes back as its error.
-func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 	var text []byte
-	if r.body != nil {
+	if r.Body != nil {
 		var err error
-		if text, err = json.Marshal(r.body); err != nil {
+		if text, err = json.Marshal(r.Body); err != nil {
 			return nil, slots.Errorf(slots.KindBadRequest, "encode request: %w", err)
 		}
 	}
 	for tried := 0; ; tried++ {
 		answer, err := c.try(ctx, r, text)
 		if err == nil {
-			return answer, checked(answer)
+			return answer, c.checked(answer)
 		}
 		r.sent = r.sent || !dialled(err)
-		if !r.again || !c.pause(ctx, tried) {
-			return nil, unreachable(ctx, r, err)
+		if !r.Again || !c.pause(ctx, tried) {
+			return nil, c.unreachable(ctx, r, err)
 		}
 	}
 }
@@ -123,21 +130,21 @@ func (c *Client) pause(ctx context.Context, tried int) bool {
 	}
 }
 
-func (c *Client) try(ctx context.Context, r request, text []byte) (*http.Response, error) {
-	target := c.origin.Scheme + "://" + c.origin.Host + c.origin.EscapedPath() + r.path
-	if len(r.query) > 0 {
-		target += "?" + r.query.Encode()
+func (c *Client) try(ctx context.Context, r Request, text []byte) (*http.Response, error) {
+	target := c.origin.Scheme + "://" + c.origin.Host + c.origin.EscapedPath() + r.Path
+	if len(r.Query) > 0 {
+		target += "?" + r.Query.Encode()
 	}
-	body := r.stream
+	body := r.Stream
 	if text != nil {
 		body = bytes.NewReader(text)
 	}
-	req, err := http.NewRequestWithContext(ctx, r.method, target, body)
+	req, err := http.NewRequestWithContext(ctx, r.Method, target, body)
 	if err != nil {
 		return nil, err
 	}
-	if r.stream != nil {
-		req.ContentLength = r.length
+	if r.Stream != nil {
+		req.ContentLength = r.Length
 		// The container can refuse before anything was sent.
 		req.Header.Set("Expect", "100-continue")
 	}
@@ -147,8 +154,8 @@ func (c *Client) try(ctx context.Context, r request, text []byte) (*http.Respons
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
-	maps.Copy(req.Header, r.header)
-	if r.again {
+	maps.Copy(req.Header, r.Header)
+	if r.Again {
 		// A kept connection that turns out to be closed is not worth a try.
 		req.Header[keyRepeatable] = nil
 	}
@@ -164,15 +171,15 @@ func dialled(err error) bool {
 
 // unreachable is the error of a request that got no answer. What was sent once
 // may have had its effect, whatever became of later tries.
-func unreachable(ctx context.Context, r request, err error) error {
+func (c *Client) unreachable(ctx context.Context, r Request, err error) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("call container: %w", context.Cause(ctx))
+		return fmt.Errorf("call %s: %w", c.peer, context.Cause(ctx))
 	}
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err // the rest only repeats the address
 	}
-	e := slots.Errorf(slots.KindContainerUnreachable, "call container: %w", err)
-	if r.again || dialled(err) {
+	e := slots.Errorf(slots.KindContainerUnreachable, "call %s: %w", c.peer, err)
+	if r.Again || dialled(err) {
 		return e.WithExecuted(r.executed())
 	}
 	e.Retryable = false // it may have had its effect, and nothing would tell
@@ -181,15 +188,20 @@ func unreachable(ctx context.Context, r request, err error) error {
 
 // executed is whether what got no answer has had an effect. Asking has none,
 // unless it goes on asking for what was begun.
-func (r request) executed() slots.Executed {
-	if !r.sent || r.method == http.MethodGet && !r.begun {
+func (r Request) executed() slots.Executed {
+	if !r.sent || r.Method == http.MethodGet && !r.begun {
 		return slots.ExecutedNever
 	}
 	return slots.ExecutedMaybe
 }
 
+// Call sends r and decodes the JSON of its answer into v, which may be nil. It
+// is for routes that have no method of their own, also of other servers that
+// answer with the errors of package api.
+func (c *Client) Call(ctx context.Context, r Request, v any) error { return c.call(ctx, r, v) }
+
 // call sends r and decodes the answer into v, which may be nil.
-func (c *Client) call(ctx context.Context, r request, v any) error {
+func (c *Client) call(ctx context.Context, r Request, v any) error {
 	answer, err := c.send(ctx, r)
 	if err != nil {
 		return err
@@ -245,7 +257,7 @@ func drain(body io.Reader) {
 }
 
 // checked turns an answer above 399 into its error and closes it.
-func checked(answer *http.Response) error {
+func (c *Client) checked(answer *http.Response) error {
 	if answer.StatusCode < 400 {
 		return nil
 	}
@@ -257,7 +269,7 @@ func checked(answer *http.Response) error {
 	if err != nil {
 		text = nil // the status says enough
 	}
-	return refusal(answer.StatusCode, text)
+	return c.refusal(answer.StatusCode, text)
 }
 
 // kinds is the table of slots.Kind backwards, for answers that name none.
@@ -271,7 +283,7 @@ var kinds = map[int]slots.Kind{
 }
 
 // refusal is the error that an answer carries in any of its forms.
-func refusal(status int, text []byte) error {
+func (c *Client) refusal(status int, text []byte) error {
 	var ours api.ErrorAnswer
 	if json.Unmarshal(text, &ours) == nil && ours.Error.Kind != "" {
 		return ours.Err()
@@ -292,5 +304,5 @@ func refusal(status int, text []byte) error {
 	default:
 		kind = slots.KindBadRequest
 	}
-	return slots.Errorf(kind, "container answered %d %s", status, http.StatusText(status))
+	return slots.Errorf(kind, "%s answered %d %s", c.peer, status, http.StatusText(status))
 }

@@ -389,7 +389,7 @@ func TestAnAnswerOfAStrangerGetsTheKindOfItsStatus(t *testing.T) {
 		400: slots.KindBadRequest, 401: slots.KindUnauthorized, 404: slots.KindNotFound, 413: slots.KindTooLarge,
 		418: slots.KindBadRequest, 502: slots.KindContainerUnreachable, 507: slots.KindInternal,
 	} {
-		err := refusal(status, []byte("<html>"))
+		err := (&Client{}).refusal(status, []byte("<html>"))
 		assert.Equal(t, want, kind(t, err), status)
 	}
 }
@@ -399,7 +399,7 @@ func FuzzRefusal(f *testing.F) {
 	f.Add(404, []byte(`{"success":false,"error":"x","error_kind":"not_found"}`))
 	f.Add(500, []byte(`[]`))
 	f.Fuzz(func(t *testing.T, status int, text []byte) {
-		if refusal(status, text) == nil {
+		if (&Client{}).refusal(status, text) == nil {
 			t.Fatal("a refusal is an error")
 		}
 	})

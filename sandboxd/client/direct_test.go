@@ -191,9 +191,9 @@ func TestDirectSendsARequestInOnePiece(t *testing.T) {
 		return counted{conn.(*net.TCPConn), &writes}, nil
 	}
 	long := strings.Repeat("x", maxAtHand-100)
-	for _, r := range []request{
-		{method: http.MethodGet, path: "/a%2fb", query: url.Values{"q": {"ü&"}}, again: true},
-		{method: http.MethodPost, path: "/p", body: long, header: accepting("text/plain")},
+	for _, r := range []Request{
+		{Method: http.MethodGet, Path: "/a%2fb", Query: url.Values{"q": {"ü&"}}, Again: true},
+		{Method: http.MethodPost, Path: "/p", Body: long, Header: accepting("text/plain")},
 	} {
 		writes.Store(0)
 		answer, err := c.send(t.Context(), r)
@@ -201,14 +201,14 @@ func TestDirectSendsARequestInOnePiece(t *testing.T) {
 		require.NoError(t, answer.Body.Close())
 		assert.EqualValues(t, 1, writes.Load())
 		req := <-got
-		assert.Equal(t, r.method, req.Method)
-		assert.Equal(t, "/below"+r.path, req.URL.EscapedPath())
-		assert.Equal(t, r.query.Encode(), req.URL.RawQuery)
+		assert.Equal(t, r.Method, req.Method)
+		assert.Equal(t, "/below"+r.Path, req.URL.EscapedPath())
+		assert.Equal(t, r.Query.Encode(), req.URL.RawQuery)
 		assert.Equal(t, server.Listener.Addr().String(), req.Host)
 		assert.Equal(t, "Bearer secret", req.Header.Get("Authorization"))
 		assert.NotContains(t, req.Header, keyRepeatable)
 		text, _ := io.ReadAll(req.Body)
-		if r.body != nil {
+		if r.Body != nil {
 			assert.Equal(t, `"`+long+`"`, string(text))
 			assert.Equal(t, "application/json", req.Header.Get("Content-Type"))
 			assert.Equal(t, "text/plain", req.Header.Get("Accept"))

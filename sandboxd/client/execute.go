@@ -25,7 +25,7 @@ const maxLine = 128 << 20
 // it as well. It is sent again after a broken connection when it has an
 // ExecutionID.
 func (c *Client) Execute(ctx context.Context, call api.Call) (api.Result, error) {
-	r := request{method: http.MethodPost, path: "/execute", body: call, again: call.ExecutionID != ""}
+	r := Request{Method: http.MethodPost, Path: "/execute", Body: call, Again: call.ExecutionID != ""}
 	var result api.Result
 	for tried := 0; ; tried++ {
 		err := c.call(ctx, r, &result)
@@ -33,7 +33,7 @@ func (c *Client) Execute(ctx context.Context, call api.Call) (api.Result, error)
 			return result, result.Err()
 		}
 		// send has tried already what got no answer. Here it broke off.
-		if !r.again || !cut(err) || !c.pause(ctx, tried) {
+		if !r.Again || !cut(err) || !c.pause(ctx, tried) {
 			return api.Result{}, err
 		}
 		r.sent = r.sent || slots.AsError(err).Executed != slots.ExecutedNever
@@ -60,7 +60,7 @@ func (c *Client) Batch(ctx context.Context, calls []api.Call) ([]api.Result, err
 		return nil, nil
 	}
 	var results []api.Result
-	r := request{method: http.MethodPost, path: "/batch", body: calls, again: named(calls)}
+	r := Request{Method: http.MethodPost, Path: "/batch", Body: calls, Again: named(calls)}
 	if err := c.call(ctx, r, &results); err != nil {
 		return nil, err
 	}
@@ -75,6 +75,15 @@ func (c *Client) Batch(ctx context.Context, calls []api.Call) ([]api.Result, err
 // connection breaks and every call that is left has an ExecutionID, those are
 // sent again.
 func (c *Client) BatchStream(ctx context.Context, calls []api.Call) iter.Seq2[api.Result, error] {
+	return Results(ctx, c, calls, func(sent []api.Call) Request {
+		return Request{Method: http.MethodPost, Path: "/batch", Body: sent, Again: named(sent)}
+	})
+}
+
+// Results sends a batch by the request that ask makes of the calls and yields
+// its results as BatchStream does. The request may be made again of the calls
+// that are left, if it says Again.
+func Results[T any](ctx context.Context, c *Client, calls []T, ask func([]T) Request) iter.Seq2[api.Result, error] {
 	return func(yield func(api.Result, error) bool) {
 		left := make([]int, len(calls)) // places of the calls without result
 		for i := range calls {
@@ -82,12 +91,14 @@ func (c *Client) BatchStream(ctx context.Context, calls []api.Call) iter.Seq2[ap
 		}
 		arrived := false
 		for tried := 0; len(left) > 0; tried++ {
-			sent := make([]api.Call, len(left))
+			sent := make([]T, len(left))
 			for i, place := range left {
 				sent[i] = calls[place]
 			}
 			before := len(left)
-			rest, stopped, err := c.batchOnce(ctx, sent, left, arrived, yield)
+			r := ask(sent)
+			r.sent = arrived
+			rest, stopped, err := c.batchOnce(ctx, r, left, yield)
 			if stopped || err == nil && len(rest) == 0 {
 				return
 			}
@@ -98,7 +109,7 @@ func (c *Client) BatchStream(ctx context.Context, calls []api.Call) iter.Seq2[ap
 				err = slots.Errorf(slots.KindContainerUnreachable, "batch ended with %d results missing", len(left))
 			}
 			arrived = arrived || slots.AsError(err).Executed != slots.ExecutedNever
-			if !cut(err) || !named(sent) || !c.pause(ctx, max(tried, 0)) {
+			if !cut(err) || !r.Again || !c.pause(ctx, max(tried, 0)) {
 				yield(api.Result{}, err)
 				return
 			}
@@ -106,14 +117,13 @@ func (c *Client) BatchStream(ctx context.Context, calls []api.Call) iter.Seq2[ap
 	}
 }
 
-// batchOnce sends the calls that stand at places of the whole batch, yields
+// batchOnce sends r, whose calls stand at places of the whole batch, yields
 // what comes and returns the places that are left. stopped: the caller wants
 // no more.
-func (c *Client) batchOnce(ctx context.Context, sent []api.Call, places []int, arrived bool, yield func(api.Result, error) bool) (rest []int, stopped bool, err error) {
+func (c *Client) batchOnce(ctx context.Context, r Request, places []int, yield func(api.Result, error) bool) (rest []int, stopped bool, err error) {
 	rest = slices.Clone(places)
-	answer, err := c.send(ctx, request{
-		method: http.MethodPost, path: "/batch", body: sent, again: named(sent), sent: arrived, header: accepting(api.TypeNDJSON),
-	})
+	r.Header = accepting(api.TypeNDJSON)
+	answer, err := c.send(ctx, r)
 	if err != nil {
 		return rest, false, err
 	}
@@ -177,27 +187,31 @@ type Offsets struct{ Stdout, Stderr int64 }
 // the loop leaves an execution that has started running.
 func (c *Client) Stream(ctx context.Context, call api.Call) iter.Seq2[api.Event, error] {
 	return func(yield func(api.Event, error) bool) {
-		first := request{
-			method: http.MethodPost, path: "/execute", body: call,
-			header: accepting(api.TypeNDJSON), again: call.ExecutionID != "",
-		}
-		c.follow(ctx, first, Offsets{}, yield)
+		first := Request{Method: http.MethodPost, Path: "/execute", Body: call, Again: call.ExecutionID != ""}
+		c.follow(ctx, first, Offsets{}, resume, yield)
 	}
+}
+
+// Events sends r and yields the events of its answer as Stream does. A broken
+// connection has r sent again if it says Again, and what comes twice by that
+// is left out.
+func (c *Client) Events(ctx context.Context, r Request) iter.Seq2[api.Event, error] {
+	return func(yield func(api.Event, error) bool) { c.follow(ctx, r, Offsets{}, nil, yield) }
 }
 
 // Follow yields the events of an execution that was started before, from the
 // offsets on. It goes on like Stream.
 func (c *Client) Follow(ctx context.Context, executionID string, from Offsets) iter.Seq2[api.Event, error] {
 	return func(yield func(api.Event, error) bool) {
-		c.follow(ctx, resume(executionID, from), from, yield)
+		c.follow(ctx, resume(executionID, from), from, resume, yield)
 	}
 }
 
-func resume(executionID string, from Offsets) request {
-	return request{
-		method: http.MethodGet, path: "/v1/executions/" + url.PathEscape(executionID) + "/stream",
-		header: accepting(api.TypeNDJSON), again: true,
-		query: url.Values{
+func resume(executionID string, from Offsets) Request {
+	return Request{
+		Method: http.MethodGet, Path: "/v1/executions/" + url.PathEscape(executionID) + "/stream",
+		Again: true,
+		Query: url.Values{
 			"stdout_offset": {strconv.FormatInt(from.Stdout, 10)},
 			"stderr_offset": {strconv.FormatInt(from.Stderr, 10)},
 		},
@@ -212,8 +226,8 @@ type following struct {
 }
 
 // follow yields the events of r's answer and of as many resumptions as it
-// takes.
-func (c *Client) follow(ctx context.Context, r request, from Offsets, yield func(api.Event, error) bool) {
+// takes, which again makes; nil: r is sent again.
+func (c *Client) follow(ctx context.Context, r Request, from Offsets, again func(id string, at Offsets) Request, yield func(api.Event, error) bool) {
 	f := following{at: from}
 	for tried := 0; ; tried++ {
 		before := f.at
@@ -222,22 +236,23 @@ func (c *Client) follow(ctx context.Context, r request, from Offsets, yield func
 			return
 		}
 		r.sent = r.sent || err == nil || slots.AsError(err).Executed != slots.ExecutedNever
-		if f.id != "" {
-			begun, sent := r.begun || r.method == http.MethodPost, r.sent
-			r = resume(f.id, f.at)
+		if f.id != "" && again != nil {
+			begun, sent := r.begun || r.Method == http.MethodPost, r.sent
+			r = again(f.id, f.at)
 			r.begun, r.sent = begun, sent
 		}
 		if f.at != before {
 			tried = -1 // it goes forward
 		}
-		if !cut(err) || !r.again || !c.pause(ctx, max(tried, 0)) {
+		if !cut(err) || !r.Again || !c.pause(ctx, max(tried, 0)) {
 			yield(api.Event{}, err)
 			return
 		}
 	}
 }
 
-func (c *Client) followOnce(ctx context.Context, r request, f *following, yield func(api.Event, error) bool) error {
+func (c *Client) followOnce(ctx context.Context, r Request, f *following, yield func(api.Event, error) bool) error {
+	r.Header = accepting(api.TypeNDJSON)
 	answer, err := c.send(ctx, r)
 	if err != nil {
 		return err
@@ -258,7 +273,7 @@ func (c *Client) followOnce(ctx context.Context, r request, f *following, yield 
 		if err := json.Unmarshal(line, &e); err != nil {
 			return slots.Errorf(slots.KindInternal, "decode event: %w", err)
 		}
-		if !f.take(e) {
+		if !f.take(&e) {
 			continue
 		}
 		f.done = !yield(e, nil) || e.Name == api.EventResult
@@ -284,14 +299,14 @@ func (f *following) refused(ctx context.Context, answer *http.Response, yield fu
 	return nil
 }
 
-// take notes an event; false for one that the caller does not get.
-func (f *following) take(e api.Event) bool {
-	advance := func(stream string, to int64) {
+// take notes an event and leaves out of it what was had before; false for one
+// that the caller does not get.
+func (f *following) take(e *api.Event) bool {
+	at := func(stream string) *int64 {
 		if stream == "stderr" {
-			f.at.Stderr = to
-			return
+			return &f.at.Stderr
 		}
-		f.at.Stdout = to
+		return &f.at.Stdout
 	}
 	switch e.Name {
 	case api.EventStart:
@@ -299,9 +314,23 @@ func (f *following) take(e api.Event) bool {
 		f.id = e.Start.ExecutionID
 		return !known
 	case api.EventChunk:
-		advance(e.Chunk.Stream, e.Chunk.Offset+int64(len(e.Chunk.Bytes())))
+		had, text := at(e.Chunk.Stream), e.Chunk.Bytes()
+		end := e.Chunk.Offset + int64(len(text))
+		if end <= *had {
+			return false
+		}
+		if again := *had - e.Chunk.Offset; again > 0 {
+			rest := api.NewChunk(e.Chunk.Stream, *had, text[again:])
+			e.Chunk = &rest
+		}
+		*had = end
 	case api.EventGap:
-		advance(e.Gap.Stream, e.Gap.To)
+		had := at(e.Gap.Stream)
+		if e.Gap.To <= *had {
+			return false
+		}
+		e.Gap.From = max(e.Gap.From, *had)
+		*had = e.Gap.To
 	case api.EventPing:
 		return false
 	case api.EventResult:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -20,8 +21,29 @@ type Place struct {
 	Token  *uint64 // the lease's token; required while the slot has a lease
 }
 
-func (p Place) request(method string) request {
-	parts := strings.Split(p.Path, "/")
+// in says where the files of the slot are.
+func (c *Client) in(p Place) Files {
+	f := Files{c: c, root: "/slots/" + url.PathEscape(p.SlotID) + "/files/", header: http.Header{}}
+	if p.Token != nil {
+		f.header.Set(api.HeaderToken, strconv.FormatUint(*p.Token, 10))
+	}
+	return f
+}
+
+// Files are the files below one path of a server, by the contract of
+// /slots/{slot}/files/. Paths are from the workspace, or below /workspace; ""
+// is the workspace.
+type Files struct {
+	c      *Client
+	root   string
+	header http.Header
+}
+
+// FilesAt are the files below the escaped path, which ends in a slash.
+func (c *Client) FilesAt(root string) Files { return Files{c: c, root: root} }
+
+func (f Files) request(method, path string) Request {
+	parts := strings.Split(path, "/")
 	for i, part := range parts {
 		parts[i] = url.PathEscape(part)
 		// A dot segment as such would be cleaned away on the way, and the
@@ -30,13 +52,8 @@ func (p Place) request(method string) request {
 			parts[i] = strings.ReplaceAll(part, ".", "%2E")
 		}
 	}
-	r := request{
-		method: method, path: "/slots/" + url.PathEscape(p.SlotID) + "/files/" + strings.Join(parts, "/"),
-		header: http.Header{}, query: url.Values{},
-	}
-	if p.Token != nil {
-		r.header.Set(api.HeaderToken, strconv.FormatUint(*p.Token, 10))
-	}
+	r := Request{Method: method, Path: f.root + strings.Join(parts, "/"), Header: http.Header{}, Query: url.Values{}}
+	maps.Copy(r.Header, f.header)
 	return r
 }
 
@@ -61,30 +78,53 @@ type File struct {
 // GetFile reads a file from a slot. A path outside of the file is
 // slots.KindBadRequest, a file that is not there slots.KindNotFound.
 func (c *Client) GetFile(ctx context.Context, p Place, o GetOptions) (*File, error) {
-	r := p.request(http.MethodGet)
-	r.again = true
+	return c.in(p).Get(ctx, p.Path, o)
+}
+
+// Get is GetFile.
+func (f Files) Get(ctx context.Context, path string, o GetOptions) (*File, error) {
+	r := f.request(http.MethodGet, path)
+	r.Again = true
 	if o.Offset > 0 || o.Length > 0 {
 		part := fmt.Sprintf("bytes=%d-", o.Offset)
 		if o.Length > 0 {
 			part += strconv.FormatInt(o.Offset+o.Length-1, 10)
 		}
-		r.header.Set("Range", part)
+		r.Header.Set("Range", part)
 	}
 	if o.SHA256 {
-		r.query.Set("sha256", "1")
+		r.Query.Set("sha256", "1")
 	}
 	if o.IfMatch != "" {
-		r.header.Set("If-Match", `"`+o.IfMatch+`"`)
+		r.Header.Set("If-Match", `"`+o.IfMatch+`"`)
 	}
-	answer, err := c.send(ctx, r)
+	answer, err := f.c.send(ctx, r)
 	if err != nil {
 		return nil, err
 	}
+	return newFile(answer)
+}
+
+// Stat asks what Get would find: a File without content. What is there and is
+// no file is slots.KindBadRequest.
+func (f Files) Stat(ctx context.Context, path string) (*File, error) {
+	r := f.request(http.MethodHead, path)
+	r.Again = true
+	answer, err := f.c.send(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	return newFile(answer)
+}
+
+func newFile(answer *http.Response) (*File, error) {
 	f := &File{ReadCloser: answer.Body, Length: answer.ContentLength, Size: answer.ContentLength, SHA256: answer.Header.Get(api.HeaderChecksum)}
 	if mode, err := strconv.ParseUint(answer.Header.Get(api.HeaderMode), 8, 32); err == nil {
 		f.Mode = uint32(mode)
 	}
 	if _, size, ok := strings.Cut(answer.Header.Get("Content-Range"), "/"); ok {
+		var err error
 		if f.Size, err = strconv.ParseInt(size, 10, 64); err != nil {
 			_ = answer.Body.Close()
 			return nil, slots.Errorf(slots.KindInternal, "decode size of file: %w", err)
@@ -105,35 +145,45 @@ type PutOptions struct {
 // above it. The old content stays on any error. It is sent once: the content
 // can be read only once.
 func (c *Client) PutFile(ctx context.Context, p Place, content io.Reader, o PutOptions) (api.FileAnswer, error) {
-	r := p.request(http.MethodPut)
-	r.stream, r.length = content, -1
+	return c.in(p).Put(ctx, p.Path, content, o)
+}
+
+// Put is PutFile.
+func (f Files) Put(ctx context.Context, path string, content io.Reader, o PutOptions) (api.FileAnswer, error) {
+	r := f.request(http.MethodPut, path)
+	r.Stream, r.Length = content, -1
 	if o.Length > 0 {
-		r.length = o.Length
+		r.Length = o.Length
 	}
 	if o.Mode != 0 {
-		r.query.Set("mode", strconv.FormatUint(uint64(o.Mode), 8))
+		r.Query.Set("mode", strconv.FormatUint(uint64(o.Mode), 8))
 	}
 	if o.SHA256 != "" {
-		r.header.Set(api.HeaderChecksum, o.SHA256)
+		r.Header.Set(api.HeaderChecksum, o.SHA256)
 	}
 	if o.IfMatch != "" {
-		r.header.Set("If-Match", `"`+o.IfMatch+`"`)
+		r.Header.Set("If-Match", `"`+o.IfMatch+`"`)
 	}
 	var answer api.FileAnswer
-	err := c.call(ctx, r, &answer)
+	err := f.c.call(ctx, r, &answer)
 	return answer, err
 }
 
 // GetTar reads a tree as a tar stream, compressed with gzip if asked for. It
 // has to be closed.
 func (c *Client) GetTar(ctx context.Context, p Place, gzip bool) (io.ReadCloser, error) {
-	r := p.request(http.MethodGet)
-	r.again = true
-	r.query.Set("tar", "1")
+	return c.in(p).GetTar(ctx, p.Path, gzip)
+}
+
+// GetTar is that of a Client.
+func (f Files) GetTar(ctx context.Context, path string, gzip bool) (io.ReadCloser, error) {
+	r := f.request(http.MethodGet, path)
+	r.Again = true
+	r.Query.Set("tar", "1")
 	if gzip {
-		r.query.Set("gzip", "1")
+		r.Query.Set("gzip", "1")
 	}
-	answer, err := c.send(ctx, r)
+	answer, err := f.c.send(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -144,10 +194,15 @@ func (c *Client) GetTar(ctx context.Context, p Place, gzip bool) (io.ReadCloser,
 // directory. What it would put outside of it is left out and told in the
 // answer.
 func (c *Client) PutTar(ctx context.Context, p Place, content io.Reader) (api.UntarAnswer, error) {
-	r := p.request(http.MethodPut)
-	r.stream, r.length = content, -1
-	r.query.Set("untar", "1")
+	return c.in(p).PutTar(ctx, p.Path, content)
+}
+
+// PutTar is that of a Client.
+func (f Files) PutTar(ctx context.Context, path string, content io.Reader) (api.UntarAnswer, error) {
+	r := f.request(http.MethodPut, path)
+	r.Stream, r.Length = content, -1
+	r.Query.Set("untar", "1")
 	var answer api.UntarAnswer
-	err := c.call(ctx, r, &answer)
+	err := f.c.call(ctx, r, &answer)
 	return answer, err
 }

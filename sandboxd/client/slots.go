@@ -36,7 +36,7 @@ func (a *executionAnswer) UnmarshalJSON(b []byte) error {
 // An execution that is not known, or no longer, is slots.KindNotFound.
 func (c *Client) Result(ctx context.Context, executionID string) (result api.Result, state string, err error) {
 	var a executionAnswer
-	err = c.call(ctx, request{method: http.MethodGet, path: executionPath(executionID), again: true}, &a)
+	err = c.call(ctx, Request{Method: http.MethodGet, Path: executionPath(executionID), Again: true}, &a)
 	return a.Result, a.State, err
 }
 
@@ -44,7 +44,7 @@ func (c *Client) Result(ctx context.Context, executionID string) (result api.Res
 // what Result does. To cancel twice is to cancel once.
 func (c *Client) Cancel(ctx context.Context, executionID string) (result api.Result, state string, err error) {
 	var a executionAnswer
-	err = c.call(ctx, request{method: http.MethodPost, path: executionPath(executionID) + "/cancel", again: true}, &a)
+	err = c.call(ctx, Request{Method: http.MethodPost, Path: executionPath(executionID) + "/cancel", Again: true}, &a)
 	return a.Result, a.State, err
 }
 
@@ -54,9 +54,9 @@ func executionPath(id string) string { return "/v1/executions/" + url.PathEscape
 // offset on, as many as are there now and at most length. total is the length
 // of the stream so far. Bytes that are no longer kept are slots.KindNotFound.
 func (c *Client) Output(ctx context.Context, executionID, stream string, offset, length int64) (p []byte, total int64, err error) {
-	answer, err := c.send(ctx, request{
-		method: http.MethodGet, path: executionPath(executionID) + "/output", again: true,
-		query: url.Values{
+	answer, err := c.send(ctx, Request{
+		Method: http.MethodGet, Path: executionPath(executionID) + "/output", Again: true,
+		Query: url.Values{
 			"stream": {stream}, "offset": {strconv.FormatInt(offset, 10)}, "length": {strconv.FormatInt(length, 10)},
 		},
 	})
@@ -81,7 +81,7 @@ func (c *Client) Output(ctx context.Context, executionID, stream string, offset,
 // also when the error says that the slot could not be proven clean.
 func (c *Client) Reset(ctx context.Context, slotID string, token *uint64) (slots.Receipt, error) {
 	var answer api.ResetAnswer
-	r := request{method: http.MethodPost, path: "/reset", body: api.ResetRequest{SlotID: slotID, Token: token}}
+	r := Request{Method: http.MethodPost, Path: "/reset", Body: api.ResetRequest{SlotID: slotID, Token: token}}
 	if err := c.call(ctx, r, &answer); err != nil {
 		return slots.Receipt{}, err
 	}
@@ -94,14 +94,14 @@ func (c *Client) Reset(ctx context.Context, slotID string, token *uint64) (slots
 // Health asks how the container is. It needs no token.
 func (c *Client) Health(ctx context.Context) (api.Health, error) {
 	var h api.Health
-	err := c.call(ctx, request{method: http.MethodGet, path: "/health", again: true}, &h)
+	err := c.call(ctx, Request{Method: http.MethodGet, Path: "/health", Again: true}, &h)
 	return h, err
 }
 
 // Slots lists the container's slots in the order of their numbers.
 func (c *Client) Slots(ctx context.Context) ([]api.Slot, error) {
 	var list api.Slots
-	err := c.call(ctx, request{method: http.MethodGet, path: "/slots", again: true}, &list)
+	err := c.call(ctx, Request{Method: http.MethodGet, Path: "/slots", Again: true}, &list)
 	return list.Slots, err
 }
 
@@ -109,7 +109,7 @@ func (c *Client) Slots(ctx context.Context) ([]api.Slot, error) {
 // slots.KindConflict.
 func (c *Client) Acquire(ctx context.Context, slotID string, want api.LeaseRequest) (slots.Lease, error) {
 	var lease slots.Lease
-	err := c.call(ctx, request{method: http.MethodPost, path: leasePath(slotID), body: want}, &lease)
+	err := c.call(ctx, Request{Method: http.MethodPost, Path: leasePath(slotID), Body: want}, &lease)
 	return lease, err
 }
 
@@ -117,7 +117,7 @@ func (c *Client) Acquire(ctx context.Context, slotID string, want api.LeaseReque
 // slots.KindPoolExhausted.
 func (c *Client) AcquireAny(ctx context.Context, want api.LeaseRequest) (slots.Lease, error) {
 	var lease slots.Lease
-	err := c.call(ctx, request{method: http.MethodPost, path: "/v1/leases", body: want}, &lease)
+	err := c.call(ctx, Request{Method: http.MethodPost, Path: "/v1/leases", Body: want}, &lease)
 	return lease, err
 }
 
@@ -125,7 +125,7 @@ func (c *Client) AcquireAny(ctx context.Context, want api.LeaseRequest) (slots.L
 // connection.
 func (c *Client) Renew(ctx context.Context, slotID string, want api.LeaseRenewal) (slots.Lease, error) {
 	var lease slots.Lease
-	err := c.call(ctx, request{method: http.MethodPut, path: leasePath(slotID), body: want, again: true}, &lease)
+	err := c.call(ctx, Request{Method: http.MethodPut, Path: leasePath(slotID), Body: want, Again: true}, &lease)
 	return lease, err
 }
 
@@ -134,14 +134,14 @@ func (c *Client) Renew(ctx context.Context, slotID string, want api.LeaseRenewal
 // releasing once.
 func (c *Client) Release(ctx context.Context, slotID string, want api.LeaseRelease) (*slots.Receipt, error) {
 	var answer api.ReleaseAnswer
-	err := c.call(ctx, request{method: http.MethodDelete, path: leasePath(slotID), body: want, again: true}, &answer)
+	err := c.call(ctx, Request{Method: http.MethodDelete, Path: leasePath(slotID), Body: want, Again: true}, &answer)
 	return answer.Reset, err
 }
 
 // Leases lists the leases that hold, in the order of the slots' numbers.
 func (c *Client) Leases(ctx context.Context) ([]slots.Lease, error) {
 	var list api.Leases
-	err := c.call(ctx, request{method: http.MethodGet, path: "/v1/leases", again: true}, &list)
+	err := c.call(ctx, Request{Method: http.MethodGet, Path: "/v1/leases", Again: true}, &list)
 	return list.Leases, err
 }
 
@@ -150,20 +150,20 @@ func leasePath(slotID string) string { return "/v1/slots/" + url.PathEscape(slot
 // ReadArtifact reads a file as text or base64.
 func (c *Client) ReadArtifact(ctx context.Context, want api.ReadRequest) (api.ReadAnswer, error) {
 	var answer api.ReadAnswer
-	err := c.call(ctx, request{method: http.MethodPost, path: "/artifacts/read", body: want, again: true}, &answer)
+	err := c.call(ctx, Request{Method: http.MethodPost, Path: "/artifacts/read", Body: want, Again: true}, &answer)
 	return answer, err
 }
 
 // ListArtifacts lists a directory.
 func (c *Client) ListArtifacts(ctx context.Context, want api.ListRequest) (api.ListAnswer, error) {
 	var answer api.ListAnswer
-	err := c.call(ctx, request{method: http.MethodPost, path: "/artifacts/list", body: want, again: true}, &answer)
+	err := c.call(ctx, Request{Method: http.MethodPost, Path: "/artifacts/list", Body: want, Again: true}, &answer)
 	return answer, err
 }
 
 // ArchiveArtifacts packs a file or tree into a tar.gz.
 func (c *Client) ArchiveArtifacts(ctx context.Context, want api.ArchiveRequest) (api.ArchiveAnswer, error) {
 	var answer api.ArchiveAnswer
-	err := c.call(ctx, request{method: http.MethodPost, path: "/artifacts/archive", body: want, again: true}, &answer)
+	err := c.call(ctx, Request{Method: http.MethodPost, Path: "/artifacts/archive", Body: want, Again: true}, &answer)
 	return answer, err
 }
