@@ -133,7 +133,7 @@ func (s *Server) write(c echo.Context, st style, err error) {
 		body = api.NewErrorAnswer(e)
 		if q, ok := errors.AsType[*pool.QueueError](err); ok {
 			c.Response().Header().Set(echo.HeaderRetryAfter, retryAfter(q))
-			body = newExhaustedAnswer(e, q)
+			body = newExhausted(e, q)
 		}
 	}
 	if err := s.answer(c, code, body); err != nil {

@@ -6,29 +6,23 @@ import (
 	"encoding/json"
 	"iter"
 	"net/http"
+	"net/url"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"berth/orchestrator/calls"
 	"berth/orchestrator/dispatch"
 	"berth/orchestrator/pool"
+	"berth/orchestrator/poolapi"
 	"berth/sandboxd/api"
+	"berth/sandboxd/client"
 	"berth/slots"
 )
 
-// leaseCall is the body of POST /v1/leases/{lease}/execute and the element of
-// a batch.
-type leaseCall struct {
-	Tool          string          `json:"tool"`
-	Args          json.RawMessage `json:"args"`
-	ExecutionID   string          `json:"execution_id"` // unique among the calls of the lease; made when empty
-	TimeoutS      api.Timeout     `json:"timeout_s"`
-	CancelStarted bool            `json:"cancel_started"` // end it also if it runs when the client goes away
-}
-
 // check refuses what no container needs to be asked for.
-func (l leaseCall) check() error {
+func check(l poolapi.Call) error {
 	if l.Tool == "" {
 		return slots.Errorf(slots.KindBadRequest, "tool is missing")
 	}
@@ -38,7 +32,7 @@ func (l leaseCall) check() error {
 	return nil
 }
 
-func (l leaseCall) call() dispatch.Call {
+func newCall(l poolapi.Call) dispatch.Call {
 	return dispatch.Call{
 		Call:          api.Call{Tool: l.Tool, Args: l.Args, ExecutionID: l.ExecutionID, Timeout: l.TimeoutS},
 		CancelStarted: l.CancelStarted,
@@ -61,17 +55,17 @@ func (s *Server) executeLease(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	var want leaseCall
+	var want poolapi.Call
 	if err := s.readStrict(c, &want); err != nil {
 		return err
 	}
-	if err := want.check(); err != nil {
+	if err := check(want); err != nil {
 		return err
 	}
 	if m := streamed(c.Request()); m != plain {
 		return s.streamLease(c, lease, want, m)
 	}
-	answer, err := s.Calls.Do(c.Request().Context(), lease, want.call())
+	answer, err := s.Calls.Do(c.Request().Context(), lease, newCall(want))
 	if err != nil {
 		return err
 	}
@@ -80,16 +74,21 @@ func (s *Server) executeLease(c echo.Context) error {
 }
 
 // streamLease passes on the events of an execution while they happen.
-func (s *Server) streamLease(c echo.Context, lease pool.Lease, want leaseCall, m mode) error {
+func (s *Server) streamLease(c echo.Context, lease pool.Lease, want poolapi.Call, m mode) error {
 	to, err := s.Calls.Client(lease)
 	if err != nil {
 		return err
 	}
 	which := lease.Ref()
-	call := want.call().Call
+	call := newCall(want).Call
 	call.SlotID, call.Token, call.ExecutionID = which.SlotID, &which.Token, calls.ExecutionID(which, want.ExecutionID)
 	next, stop := iter.Pull2(to.Stream(c.Request().Context(), call))
 	defer stop()
+	defer func() {
+		if want.CancelStarted && call.ExecutionID != "" && c.Request().Context().Err() != nil {
+			s.abandon(c.Request().Context(), to, call.ExecutionID)
+		}
+	}()
 	// The first event decides whether there is a stream or an error.
 	event, err, ok := next()
 	if err != nil {
@@ -119,9 +118,49 @@ func (s *Server) streamLease(c echo.Context, lease pool.Lease, want leaseCall, m
 	return nil
 }
 
-// batchRequest is the body of POST /v1/leases/{lease}/batch.
-type batchRequest struct {
-	Calls []leaseCall `json:"calls"`
+// cancelWithin bounds how long a container may take for a cancel that nobody
+// waits for.
+const cancelWithin = 30 * time.Second
+
+// abandon ends an execution whose client is gone.
+func (s *Server) abandon(gone context.Context, to *client.Client, executionID string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(gone), cancelWithin)
+	defer cancel()
+	if _, _, err := to.Cancel(ctx, executionID); err != nil && slots.AsError(err).Kind != slots.KindNotFound {
+		s.logger.Warn("execution was not cancelled", "execution", executionID, "error", err)
+	}
+}
+
+// cancelExecution answers POST /v1/leases/{lease}/executions/{id}/cancel, as
+// the container does: with the result as soon as there is one. The id is the
+// one that the call was given; of another call, or one that has not been sent
+// yet, nothing is known.
+func (s *Server) cancelExecution(c echo.Context) error {
+	lease, err := s.locate(c)
+	if err != nil {
+		return err
+	}
+	name := c.Param("execution")
+	if c.Request().URL.RawPath != "" { // the router has matched what was not decoded
+		if name, err = url.PathUnescape(name); err != nil {
+			return slots.Errorf(slots.KindBadRequest, "path is wrongly encoded")
+		}
+	}
+	to, err := s.Calls.Client(lease)
+	if err != nil {
+		return err
+	}
+	result, state, err := to.Cancel(c.Request().Context(), calls.ExecutionID(lease.Ref(), name))
+	switch {
+	case err != nil && slots.AsError(err).Kind == slots.KindNotFound:
+		return slots.Errorf(slots.KindNotFound, "Unknown execution: %.256s", name)
+	case err != nil:
+		return err
+	case state != "":
+		return s.answer(c, http.StatusOK, api.ExecutionState{ExecutionID: name, State: state})
+	}
+	result.ExecutionID = name
+	return s.answer(c, http.StatusOK, result)
 }
 
 // maxBatch is how many calls a batch may have.
@@ -134,7 +173,7 @@ func (s *Server) batchLease(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	var want batchRequest
+	var want poolapi.Batch
 	if err := s.readStrict(c, &want); err != nil {
 		return err
 	}
@@ -153,9 +192,7 @@ func (s *Server) batchLease(c echo.Context) error {
 		}
 		return nil
 	}
-	answer := struct {
-		Results []api.Result `json:"results"`
-	}{make([]api.Result, len(want.Calls))}
+	answer := poolapi.Results{Results: make([]api.Result, len(want.Calls))}
 	for r := range results {
 		place := *r.Index
 		r.Index = nil
@@ -166,7 +203,7 @@ func (s *Server) batchLease(c echo.Context) error {
 
 // run runs the calls of a batch in their order and sends each result, with its
 // place, when it is there. All come, and then the channel is closed.
-func (s *Server) run(ctx context.Context, lease pool.Lease, batch []leaseCall) <-chan api.Result {
+func (s *Server) run(ctx context.Context, lease pool.Lease, batch []poolapi.Call) <-chan api.Result {
 	results := make(chan api.Result, len(batch)) // so that nobody waits for who reads it
 	pending := make(chan func(), len(batch))
 	go func() { // ends with the calls, which end with ctx
@@ -181,10 +218,10 @@ func (s *Server) run(ctx context.Context, lease pool.Lease, batch []leaseCall) <
 				r.Index = &i
 				results <- r
 			}
-			err := want.check()
+			err := check(want)
 			var p *calls.Pending
 			if err == nil {
-				p, err = s.Calls.Submit(ctx, lease, want.call())
+				p, err = s.Calls.Submit(ctx, lease, newCall(want))
 			}
 			if err != nil {
 				send(dispatch.Answer{}, err)

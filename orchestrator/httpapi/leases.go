@@ -10,43 +10,20 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"berth/orchestrator/pool"
+	"berth/orchestrator/poolapi"
 	"berth/sandboxd/api"
 	"berth/slots"
 )
 
-// leaseRequest is the body of POST /v1/leases.
-type leaseRequest struct {
-	Template   string            `json:"template"` // "": the one of trajectories
-	Trajectory string            `json:"trajectory"`
-	Labels     map[string]string `json:"labels"`
-	TTLS       float64           `json:"ttl_s"`   // 0: the template's
-	WaitS      float64           `json:"wait_s"`  // in the queue; 0: not at all
-	Further    bool              `json:"further"` // one more slot, also if the trajectory has one
-}
-
-// leaseAnswer is a lease on /v1.
-type leaseAnswer struct {
-	Lease      string            `json:"lease"` // names it for ever
-	Template   string            `json:"template"`
-	Trajectory string            `json:"trajectory"`
-	Container  string            `json:"container"`
-	SlotID     string            `json:"slot_id"`
-	Labels     map[string]string `json:"labels"`
-	Further    bool              `json:"further"`
-	AcquiredAt time.Time         `json:"acquired_at"`
-	ExpiresAt  time.Time         `json:"expires_at"`
-	TTLS       float64           `json:"ttl_s"`
-}
-
-func newLeaseAnswer(l pool.Lease) leaseAnswer {
+func newLease(l pool.Lease) poolapi.Lease {
 	labels := l.Slot.Labels
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	return leaseAnswer{
-		Lease: l.Ref().String(), Template: l.Template, Trajectory: l.Slot.Trajectory, Container: l.Container.ID,
+	return poolapi.Lease{
+		ID: l.Ref().String(), Template: l.Template, Trajectory: l.Slot.Trajectory, Container: l.Container.ID,
 		SlotID: l.Slot.SlotID, Labels: labels, Further: l.Further,
-		AcquiredAt: l.Slot.AcquiredAt, ExpiresAt: l.Slot.ExpiresAt, TTLS: l.Slot.TTL.Seconds(),
+		AcquiredAt: l.Slot.AcquiredAt, ExpiresAt: l.Slot.ExpiresAt, TTLSeconds: l.Slot.TTL.Seconds(),
 	}
 }
 
@@ -60,11 +37,11 @@ func seconds(name string, s float64) (time.Duration, error) {
 
 // acquire answers POST /v1/leases.
 func (s *Server) acquire(c echo.Context) error {
-	var want leaseRequest
+	var want poolapi.LeaseRequest
 	if err := s.readStrict(c, &want); err != nil {
 		return err
 	}
-	ttl, err := seconds("ttl_s", want.TTLS)
+	ttl, err := seconds("ttl_s", want.TTLSeconds)
 	if err != nil {
 		return err
 	}
@@ -81,7 +58,7 @@ func (s *Server) acquire(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.answer(c, http.StatusCreated, newLeaseAnswer(lease))
+	return s.answer(c, http.StatusCreated, newLease(lease))
 }
 
 // filter reads which leases are meant from the query: template, trajectory,
@@ -122,20 +99,11 @@ func (s *Server) listLeases(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	all := make([]leaseAnswer, len(leases))
+	all := make([]poolapi.Lease, len(leases))
 	for i, l := range leases {
-		all[i] = newLeaseAnswer(l)
+		all[i] = newLease(l)
 	}
-	return s.answer(c, http.StatusOK, struct {
-		Leases []leaseAnswer `json:"leases"`
-	}{all})
-}
-
-// releasedAnswer tells of one release of many.
-type releasedAnswer struct {
-	Lease string         `json:"lease"`
-	Reset *slots.Receipt `json:"reset,omitempty"`
-	Error *api.Fault     `json:"error,omitempty"`
+	return s.answer(c, http.StatusOK, poolapi.Leases{Leases: all})
 }
 
 // releaseLeases answers DELETE /v1/leases. It says of each lease what came of
@@ -149,17 +117,15 @@ func (s *Server) releaseLeases(c echo.Context) error {
 	if err != nil && released == nil {
 		return err
 	}
-	all := make([]releasedAnswer, len(released))
+	all := make([]poolapi.Released, len(released))
 	for i, r := range released {
-		all[i] = releasedAnswer{Lease: r.Lease.Ref().String(), Reset: r.Receipt}
+		all[i] = poolapi.Released{Lease: r.Lease.Ref().String(), Reset: r.Receipt}
 		if r.Err != nil {
 			fault := api.NewErrorAnswer(r.Err).Error
 			all[i].Error = &fault
 		}
 	}
-	return s.answer(c, http.StatusOK, struct {
-		Released []releasedAnswer `json:"released"`
-	}{all})
+	return s.answer(c, http.StatusOK, poolapi.ReleasedLeases{Released: all})
 }
 
 func ref(c echo.Context) (pool.Ref, error) { return pool.ParseRef(c.Param("lease")) }
@@ -176,7 +142,7 @@ func (s *Server) getLease(c echo.Context) error {
 	}
 	for _, l := range leases {
 		if l.Ref() == want {
-			return s.answer(c, http.StatusOK, newLeaseAnswer(l))
+			return s.answer(c, http.StatusOK, newLease(l))
 		}
 	}
 	if err := s.Pools.Lost(want, slots.ExecutedNever); err != nil {
@@ -191,13 +157,11 @@ func (s *Server) renewLease(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	var want struct {
-		TTLS float64 `json:"ttl_s"` // 0: the TTL that it has
-	}
+	var want poolapi.LeaseRenewal
 	if err := s.readOptional(c, &want); err != nil {
 		return err
 	}
-	ttl, err := seconds("ttl_s", want.TTLS)
+	ttl, err := seconds("ttl_s", want.TTLSeconds)
 	if err != nil {
 		return err
 	}
@@ -205,7 +169,7 @@ func (s *Server) renewLease(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.answer(c, http.StatusOK, newLeaseAnswer(lease))
+	return s.answer(c, http.StatusOK, newLease(lease))
 }
 
 // releaseLease answers DELETE /v1/leases/{lease}.
@@ -214,9 +178,7 @@ func (s *Server) releaseLease(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	var want struct {
-		Reset *bool `json:"reset"` // absent means true
-	}
+	var want poolapi.LeaseRelease
 	if err := s.readOptional(c, &want); err != nil {
 		return err
 	}
@@ -224,7 +186,7 @@ func (s *Server) releaseLease(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.answer(c, http.StatusOK, releasedAnswer{Lease: which.String(), Reset: receipt})
+	return s.answer(c, http.StatusOK, poolapi.Released{Lease: which.String(), Reset: receipt})
 }
 
 // resetLease answers POST /v1/leases/{lease}/reset.
@@ -244,26 +206,11 @@ func (s *Server) resetLease(c echo.Context) error {
 	return s.answer(c, http.StatusOK, receipt)
 }
 
-// queueAnswer says how it stood in the queue when a wait ended.
-type queueAnswer struct {
-	Place   int     `json:"place"` // 1 is next
-	Length  int     `json:"length"`
-	WaitedS float64 `json:"waited_s"`
-}
-
-// exhaustedAnswer is an api.ErrorAnswer with the queue.
-type exhaustedAnswer struct {
-	Error struct {
-		api.Fault
-		Queue queueAnswer `json:"queue"`
-	} `json:"error"`
-}
-
-func newExhaustedAnswer(e *slots.Error, q *pool.QueueError) exhaustedAnswer {
-	var a exhaustedAnswer
-	a.Error.Fault = api.NewErrorAnswer(e).Error
-	a.Error.Queue = queueAnswer{Place: q.Place, Length: q.Length, WaitedS: q.Waited.Seconds()}
-	return a
+func newExhausted(e *slots.Error, q *pool.QueueError) poolapi.Exhausted {
+	return poolapi.Exhausted{Error: poolapi.ExhaustedFault{
+		Fault: api.NewErrorAnswer(e).Error,
+		Queue: poolapi.Queue{Place: q.Place, Length: q.Length, WaitedS: q.Waited.Seconds()},
+	}}
 }
 
 // retryAfter is how long somebody at that place of the queue does well to

@@ -44,6 +44,7 @@ func (s *Server) routes() []route {
 		{http.MethodDelete, "/v1/leases/:lease", styleOurs, trainer, s.releaseLease},
 		{http.MethodPost, "/v1/leases/:lease/execute", styleOurs, trainer, s.executeLease},
 		{http.MethodPost, "/v1/leases/:lease/batch", styleOurs, trainer, s.batchLease},
+		{http.MethodPost, "/v1/leases/:lease/executions/:execution/cancel", styleOurs, trainer, s.cancelExecution},
 		{http.MethodPost, "/v1/leases/:lease/reset", styleOurs, trainer, s.resetLease},
 		{http.MethodPost, "/v1/leases/:lease/artifacts/read", styleOurs, trainer, s.readLeaseArtifact},
 		{http.MethodPost, "/v1/leases/:lease/artifacts/list", styleOurs, trainer, s.listLeaseArtifacts},

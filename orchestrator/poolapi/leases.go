@@ -1,0 +1,101 @@
+package poolapi
+
+import (
+	"encoding/json"
+	"time"
+
+	"berth/sandboxd/api"
+	"berth/slots"
+)
+
+// LeaseRequest is the body of POST /v1/leases. The answer is a Lease.
+type LeaseRequest struct {
+	Template   string            `json:"template,omitempty"` // "": the one of trajectories
+	Trajectory string            `json:"trajectory"`
+	Labels     map[string]string `json:"labels,omitempty"`
+	TTLSeconds float64           `json:"ttl_s,omitempty"`   // 0: the template's
+	WaitS      float64           `json:"wait_s,omitempty"`  // in the queue; 0: not at all
+	Further    bool              `json:"further,omitempty"` // one more slot, also if the trajectory has one
+}
+
+// Lease is a trajectory's right to a slot.
+type Lease struct {
+	ID         string            `json:"lease"` // names it for ever
+	Template   string            `json:"template"`
+	Trajectory string            `json:"trajectory"`
+	Container  string            `json:"container"`
+	SlotID     string            `json:"slot_id"`
+	Labels     map[string]string `json:"labels"`
+	Further    bool              `json:"further"`
+	AcquiredAt time.Time         `json:"acquired_at"`
+	ExpiresAt  time.Time         `json:"expires_at"`
+	TTLSeconds float64           `json:"ttl_s"`
+}
+
+// LeaseRenewal is the body of PUT /v1/leases/{lease}, which may be missing.
+// The answer is the renewed Lease.
+type LeaseRenewal struct {
+	TTLSeconds float64 `json:"ttl_s,omitempty"` // 0: the TTL that it has
+}
+
+// LeaseRelease is the body of DELETE /v1/leases/{lease}, which may be missing.
+// The answer is a Released.
+type LeaseRelease struct {
+	Reset *bool `json:"reset,omitempty"` // absent means true
+}
+
+// Leases answers GET /v1/leases, in the order of containers and slots.
+type Leases struct {
+	Leases []Lease `json:"leases"`
+}
+
+// Released tells what came of one release.
+type Released struct {
+	Lease string         `json:"lease"`
+	Reset *slots.Receipt `json:"reset,omitempty"` // absent when none was asked for, or none is known
+	Error *api.Fault     `json:"error,omitempty"` // in ReleasedLeases only
+}
+
+// ReleasedLeases answers DELETE /v1/leases: of each lease what came of it.
+type ReleasedLeases struct {
+	Released []Released `json:"released"`
+}
+
+// Call is the body of POST /v1/leases/{lease}/execute and the element of a
+// Batch. The answer is an api.Result, or its events.
+type Call struct {
+	Tool          string          `json:"tool"`
+	Args          json.RawMessage `json:"args,omitempty"`         // an object; absent and null mean {}
+	ExecutionID   string          `json:"execution_id,omitempty"` // unique among the calls of the lease; made when empty
+	TimeoutS      api.Timeout     `json:"timeout_s,omitzero"`
+	CancelStarted bool            `json:"cancel_started,omitempty"` // end it also if it runs when the client goes away
+}
+
+// Batch is the body of POST /v1/leases/{lease}/batch. The answer is a Results,
+// or a stream of results.
+type Batch struct {
+	Calls []Call `json:"calls"`
+}
+
+// Results answers a Batch, in the order of the calls.
+type Results struct {
+	Results []api.Result `json:"results"`
+}
+
+// Queue says how it stood in the queue when a wait for a slot ended.
+type Queue struct {
+	Place   int     `json:"place"` // 1 is next
+	Length  int     `json:"length"`
+	WaitedS float64 `json:"waited_s"`
+}
+
+// Exhausted is an api.ErrorAnswer of kind pool_exhausted, with the queue.
+type Exhausted struct {
+	Error ExhaustedFault `json:"error"`
+}
+
+// ExhaustedFault is an api.Fault with the queue.
+type ExhaustedFault struct {
+	api.Fault
+	Queue Queue `json:"queue"`
+}
