@@ -200,6 +200,14 @@ var importRules = []importRule{
 		reason: "the control plane sees a container through its api and client, never its mechanisms",
 	},
 	{
+		in: `^orchestrator/poolapi$`, denied: `^[^/]+\.|^` + module + `/`, but: []string{module + "/slots", module + "/sandboxd/api"},
+		reason: "the wire types are for every client, so they drag nothing along",
+	},
+	{
+		in: `^orchestrator/client$`, denied: `^` + module + `/orchestrator/`, but: []string{module + "/orchestrator/poolapi"},
+		reason: "a client knows what travels, and nothing of how the orchestrator works",
+	},
+	{
 		in: `^(orchestrator/(pool|dispatch|autoscale)|sandboxd/execution)$`, denied: `^(net|os/exec|syscall)(/|$)`,
 		reason: "no I/O but through an interface, so that it runs under synctest",
 	},
@@ -277,6 +285,10 @@ func TestStructureImportRulesCatchWhatTheyForbid(t *testing.T) {
 		{"sandboxd/client", "berth/orchestrator/pool", true, 1},
 		{"sandboxd/execution", "net", false, 1},
 		{"sandboxd", "github.com/hashicorp/nomad/api", false, 2},
+		{"orchestrator/poolapi", "berth/sandboxd/client", false, 1},
+		{"orchestrator/poolapi", "berth/sandboxd/api", false, 0},
+		{"orchestrator/client", "berth/orchestrator/pool", false, 1},
+		{"orchestrator/client", "berth/orchestrator/poolapi", false, 0},
 		{"orchestrator/pool", "berth/slots/process", false, 1},
 		{"orchestrator/pool", "berth/sandboxd/client", false, 0},
 		{"orchestrator/pool", "os", false, 1},
