@@ -248,7 +248,10 @@ func (i *instance) environment() []string {
 	}
 	env := []string{
 		"PATH=" + defaultPath, "HOME=" + i.plan.Workspace, "USER=" + user, "LOGNAME=" + user,
-		"SHELL=/bin/bash", "LANG=C.UTF-8", "TERM=dumb", "PWD=" + i.plan.Workspace,
+		"SHELL=/bin/bash", "TERM=dumb", "PWD=" + i.plan.Workspace,
+		// Text is UTF-8, and all else is as in the C locale. LANG would say the
+		// same and have every program load twelve files for it, not one.
+		"LC_CTYPE=C.UTF-8",
 	}
 	// Programs that count the machine's CPUs start too many threads for a slot.
 	for _, name := range []string{

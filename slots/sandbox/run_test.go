@@ -185,9 +185,11 @@ func environment(t *testing.T, x fixture) {
 	assert.Contains(t, lines, "HOME=/elsewhere")
 	assert.Contains(t, lines, "EMPTY=")
 	assert.NotContains(t, out, "SECRET")
-	for _, name := range []string{"PATH", "LANG", "OMP_NUM_THREADS", "GOMAXPROCS", "MAKEFLAGS"} {
+	for _, name := range []string{"PATH", "LC_CTYPE", "OMP_NUM_THREADS", "GOMAXPROCS", "MAKEFLAGS"} {
 		assert.Contains(t, out, name+"=")
 	}
+	out, _, _ = run(t, x.s, script("text=né; echo ${#text}"))
+	assert.Equal(t, "2\n", out, "text is UTF-8")
 	c = script("type -P env || echo nothing")
 	c.Env = []string{"PATH=/nowhere"}
 	out, _, _ = run(t, x.s, c)
