@@ -11,6 +11,7 @@ import (
 	"berth/orchestrator/backend"
 	"berth/orchestrator/dispatch"
 	"berth/orchestrator/pool"
+	"berth/orchestrator/recent"
 	"berth/sandboxd/client"
 )
 
@@ -20,7 +21,8 @@ type Config struct {
 	Idle     time.Duration // after which a trajectory that does not call loses its slot; default 30 minutes
 	Wait     time.Duration // for a free slot, at the first call; default 5 minutes
 	Dispatch dispatch.Config
-	Logger   hclog.Logger // default: none
+	Logger   hclog.Logger  // default: none
+	Recent   *recent.Calls // is told of every call; nil: nobody is
 
 	// Connect makes the client of a container. nil: client.New.
 	Connect func(backend.Container) (*client.Client, error)

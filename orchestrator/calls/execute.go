@@ -33,6 +33,7 @@ func (c *Carrier) Execute(ctx context.Context, trajectory string, call api.Call)
 		took = time.Since(began)
 	}
 	if err != nil {
+		c.noteRefused(trajectory, call.Tool, took, err)
 		return Answer{Answer: dispatch.Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, Acquire: took}, err
 	}
 	done, err := c.use(ctx, lease)
@@ -40,20 +41,28 @@ func (c *Carrier) Execute(ctx context.Context, trajectory string, call api.Call)
 		return Answer{Answer: dispatch.Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, Acquire: took}, c.Told(trajectory, lease, err)
 	}
 	defer done()
-	answer, err := c.Do(ctx, lease, dispatch.Call{Call: call})
+	answer, err := c.do(ctx, lease, dispatch.Call{Call: call}, took)
 	return Answer{answer, took}, c.Told(trajectory, lease, err)
 }
 
 // Do runs a call in the slot of the lease, with the lease's token.
 // call.ExecutionID need be unique among the calls of the lease only.
 func (c *Carrier) Do(ctx context.Context, lease pool.Lease, call dispatch.Call) (dispatch.Answer, error) {
+	return c.do(ctx, lease, call, 0)
+}
+
+func (c *Carrier) do(ctx context.Context, lease pool.Lease, call dispatch.Call, acquire time.Duration) (dispatch.Answer, error) {
 	l, err := c.link(lease.Container)
 	if err != nil {
 		return dispatch.Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, err
 	}
 	// It may run on this goroutine, which Submit and Wait cannot.
 	p := &Pending{c: c, ref: lease.Ref(), name: call.ExecutionID}
-	return p.answered(l.dispatcher.Do(ctx, p.addressed(call)))
+	noted := c.Note(lease, call.Tool)
+	noted.Acquire = acquire
+	answer, err := p.answered(l.dispatcher.Do(ctx, p.addressed(call)))
+	noted.Ended(answer, err)
+	return answer, err
 }
 
 // Pending is a call that was submitted.
@@ -62,6 +71,7 @@ type Pending struct {
 	ref  pool.Ref
 	name string // of the call, as its caller says
 	sent *dispatch.Pending
+	note Note
 }
 
 // Submit is Do that returns when the call has its place; calls of one lease
@@ -76,12 +86,15 @@ func (c *Carrier) Submit(ctx context.Context, lease pool.Lease, call dispatch.Ca
 		_, err = p.answered(dispatch.Answer{}, err)
 		return nil, err
 	}
+	p.note = c.Note(lease, call.Tool)
 	return p, nil
 }
 
-// Wait returns what came of the call, see dispatch.Pending.
+// Wait returns what came of the call, see dispatch.Pending. It is called once.
 func (p *Pending) Wait(ctx context.Context) (dispatch.Answer, error) {
-	return p.answered(p.sent.Wait(ctx))
+	answer, err := p.answered(p.sent.Wait(ctx))
+	p.note.Ended(answer, err)
+	return answer, err
 }
 
 // addressed is the call as the container wants it.
