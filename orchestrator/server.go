@@ -18,6 +18,7 @@ import (
 	"berth/orchestrator/calls"
 	"berth/orchestrator/httpapi"
 	"berth/orchestrator/pool"
+	"berth/orchestrator/recent"
 	"berth/sandboxd/client"
 )
 
@@ -69,10 +70,11 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	if err != nil {
 		return nil, fmt.Errorf("make pools: %w", err)
 	}
+	seen := recent.New()
 	s.calls = calls.New(s.pools, calls.Config{
-		Template: c.Templates[0].Name, Idle: c.TrajectoryIdle, Wait: c.TrajectoryWait, Logger: logger,
+		Template: c.Templates[0].Name, Idle: c.TrajectoryIdle, Wait: c.TrajectoryWait, Logger: logger, Recent: seen,
 	})
-	s.http = httpapi.New(httpapi.Deps{Logger: logger, Metrics: metrics, Pools: s.pools, Calls: s.calls}, httpapi.Config{
+	s.http = httpapi.New(httpapi.Deps{Logger: logger, Metrics: metrics, Pools: s.pools, Calls: s.calls, Recent: seen}, httpapi.Config{
 		Token: token, OperatorToken: operatorToken, Template: c.Templates[0].Name, MaxBody: c.MaxBody, DrainTimeout: c.DrainTimeout,
 	})
 	return s, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"time"
 
@@ -115,4 +116,19 @@ func (s *Server) readStrict(c echo.Context, v any) error {
 	}
 	defer putBuffer(b)
 	return api.DecodeStrict(b.Bytes(), v)
+}
+
+// param is the value of a path parameter. The router matches the path as it
+// was sent when that differs from its usual encoding, so the value is decoded
+// here in that case, and only once.
+func param(c echo.Context, name string) (string, error) {
+	value := c.Param(name)
+	if c.Request().URL.RawPath == "" {
+		return value, nil
+	}
+	value, err := url.PathUnescape(value)
+	if err != nil {
+		return "", slots.Errorf(slots.KindBadRequest, "path is wrongly encoded")
+	}
+	return value, nil
 }

@@ -43,7 +43,10 @@ func (s *Server) containers(c echo.Context) error {
 
 // operated answers with the container as it is now.
 func (s *Server) operated(c echo.Context) error {
-	id := c.Param("id")
+	id, err := param(c, "id")
+	if err != nil {
+		return err
+	}
 	for _, v := range s.Pools.Containers() {
 		if v.Container.ID == id {
 			return s.answer(c, http.StatusOK, newContainer(v))
@@ -58,7 +61,11 @@ func (s *Server) cordon(c echo.Context) error {
 	if err := s.readOptional(c, &want); err != nil {
 		return err
 	}
-	if err := s.Pools.Cordon(c.Param("id"), want.On == nil || *want.On); err != nil {
+	id, err := param(c, "id")
+	if err != nil {
+		return err
+	}
+	if err := s.Pools.Cordon(id, want.On == nil || *want.On); err != nil {
 		return err
 	}
 	return s.operated(c)
@@ -79,7 +86,11 @@ func (s *Server) empty(c echo.Context, how func(id string, within time.Duration)
 	if err != nil {
 		return err
 	}
-	if err := how(c.Param("id"), within); err != nil {
+	id, err := param(c, "id")
+	if err != nil {
+		return err
+	}
+	if err := how(id, within); err != nil {
 		return err
 	}
 	return s.operated(c)
@@ -87,6 +98,10 @@ func (s *Server) empty(c echo.Context, how func(id string, within time.Duration)
 
 // pools answers GET /v1/pools.
 func (s *Server) pools(c echo.Context) error {
+	return s.answer(c, http.StatusOK, poolapi.Pools{Pools: s.poolAnswers()})
+}
+
+func (s *Server) poolAnswers() []poolapi.Pool {
 	stats := s.Pools.Stats()
 	all := make([]poolapi.Pool, len(stats))
 	for i, p := range stats {
@@ -102,5 +117,5 @@ func (s *Server) pools(c echo.Context) error {
 			},
 		}
 	}
-	return s.answer(c, http.StatusOK, poolapi.Pools{Pools: all})
+	return all
 }

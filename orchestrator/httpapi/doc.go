@@ -9,6 +9,9 @@
 // understood, artifacts answer success false under the status of the error's
 // kind, and all else answers an api.ErrorAnswer.
 //
+// The dashboard at / is a page of ours that follows GET /v1/events, see viewers.
+// Nobody needs a token to load it; all that it shows asks for one.
+//
 // Nothing is read of a body before the token was seen, and every read and
 // write has a deadline that progress extends. Nothing that a caller sent is
 // logged.

@@ -89,9 +89,16 @@ func (s *Server) streamLease(c echo.Context, lease pool.Lease, want poolapi.Call
 			s.abandon(c.Request().Context(), to, call.ExecutionID)
 		}
 	}()
+	began, note := time.Now(), s.Calls.Note(lease, want.Tool)
+	var last api.Result
+	var failed error
+	defer func() {
+		note.Ended(dispatch.Answer{Result: last, Timing: dispatch.Timing{Run: time.Since(began)}}, failed)
+	}()
 	// The first event decides whether there is a stream or an error.
 	event, err, ok := next()
 	if err != nil {
+		failed = err
 		return err
 	}
 	out := s.newSink(c, m)
@@ -99,6 +106,9 @@ func (s *Server) streamLease(c echo.Context, lease pool.Lease, want poolapi.Call
 		if err != nil {
 			refused := api.Refused("", err)
 			event = api.Event{Name: api.EventResult, Result: &refused}
+		}
+		if event.Result != nil {
+			last, failed = *event.Result, event.Result.Err()
 		}
 		if name := want.ExecutionID; name != "" {
 			if event.Start != nil {

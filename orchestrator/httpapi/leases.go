@@ -128,7 +128,14 @@ func (s *Server) releaseLeases(c echo.Context) error {
 	return s.answer(c, http.StatusOK, poolapi.ReleasedLeases{Released: all})
 }
 
-func ref(c echo.Context) (pool.Ref, error) { return pool.ParseRef(c.Param("lease")) }
+// ref is the lease that the path names.
+func ref(c echo.Context) (pool.Ref, error) {
+	text, err := param(c, "lease")
+	if err != nil {
+		return pool.Ref{}, err
+	}
+	return pool.ParseRef(text)
+}
 
 // getLease answers GET /v1/leases/{lease}.
 func (s *Server) getLease(c echo.Context) error {

@@ -23,6 +23,11 @@ func (s *Server) routes() []route {
 		{http.MethodGet, "/readyz", styleOurs, anybody, s.ready},
 		{http.MethodGet, "/status", styleOurs, trainer, s.status},
 
+		{http.MethodGet, "/", styleOurs, anybody, s.dashboard("index.html", "text/html; charset=utf-8")},
+		{http.MethodGet, "/dashboard.js", styleOurs, anybody, s.dashboard("dashboard.js", "text/javascript; charset=utf-8")},
+		{http.MethodGet, "/dashboard.css", styleOurs, anybody, s.dashboard("dashboard.css", "text/css; charset=utf-8")},
+		{http.MethodGet, "/v1/events", styleOurs, trainer, s.watch},
+
 		{http.MethodPost, "/execute", styleCall, trainer, s.execute},
 		{http.MethodPost, "/release", styleOurs, trainer, s.release},
 		{http.MethodPost, "/artifacts/read", styleArtifacts, trainer, s.readArtifact},

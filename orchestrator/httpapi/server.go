@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,12 +17,15 @@ import (
 
 	"berth/orchestrator/calls"
 	"berth/orchestrator/pool"
+	"berth/orchestrator/recent"
 	"berth/slots"
 )
 
-// Deps are the collaborators of a Server. All but Logger are required.
+// Deps are the collaborators of a Server. All but Logger and Recent are
+// required.
 type Deps struct {
-	Logger  hclog.Logger // nil discards
+	Logger  hclog.Logger  // nil discards
+	Recent  *recent.Calls // what Calls tells of; nil: the dashboard shows no calls
 	Metrics *Metrics
 	Pools   *pool.Pools
 	Calls   *calls.Carrier
@@ -68,6 +72,9 @@ type Server struct {
 	tokens   tokens
 	echo     *echo.Echo
 	stopping atomic.Bool
+	ending   chan struct{} // closed when the server is to stop
+	end      func()        // closes it
+	viewers  viewers
 
 	forwarder *http.Client
 	strange   *routeMetrics // of requests that no route is for
@@ -86,8 +93,10 @@ func New(deps Deps, config Config) *Server {
 	config = config.withDefaults()
 	s := &Server{
 		Deps: deps, config: config, logger: deps.Logger.Named("http"), echo: echo.New(),
-		tokens: newTokens(config.Token, config.OperatorToken), forwarder: newForwarder(),
+		tokens: newTokens(config.Token, config.OperatorToken), forwarder: newForwarder(), ending: make(chan struct{}),
 	}
+	s.end = sync.OnceFunc(func() { close(s.ending) })
+	s.viewers.s = s
 	s.Metrics.registry.MustRegister(newCollector(s.Pools, s.Calls))
 	s.strange = s.Metrics.route("any", "other")
 	s.echo.HTTPErrorHandler = s.noRoute
@@ -122,6 +131,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	case <-ctx.Done():
 	}
 	s.stopping.Store(true)
+	s.end()
 	stopping := context.WithoutCancel(ctx)
 	if shutdown(stopping, server, s.config.DrainTimeout) != nil {
 		cut(errStopping)

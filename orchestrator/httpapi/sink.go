@@ -46,17 +46,22 @@ type sink struct {
 // newSink begins a streamed answer; its status is 200 from here on.
 func (s *Server) newSink(c echo.Context, m mode) *sink {
 	w := c.Response()
-	h := w.Header()
-	h.Set(echo.HeaderContentType, api.TypeNDJSON)
+	contentType := api.TypeNDJSON
 	if m == eventStream {
-		h.Set(echo.HeaderContentType, api.TypeEventStream)
+		contentType = api.TypeEventStream
 	}
-	h.Set(echo.HeaderCacheControl, "no-store")
-	h.Set("X-Accel-Buffering", "no") // proxies keep answers back otherwise
+	streamHeader(w.Header(), contentType)
 	s.extend(c, 0)
 	w.WriteHeader(http.StatusOK)
 	w.Flush()
 	return &sink{s: s, c: c, mode: m}
+}
+
+// streamHeader is the header of an answer that comes in pieces.
+func streamHeader(h http.Header, contentType string) {
+	h.Set(echo.HeaderContentType, contentType)
+	h.Set(echo.HeaderCacheControl, "no-store")
+	h.Set("X-Accel-Buffering", "no") // proxies keep answers back otherwise
 }
 
 // event sends one event. JSON holds no raw newline, so neither form can be
