@@ -31,6 +31,7 @@ func MakeThreads(n int) {
 		ready.Add(1)
 		done.Go(func() {
 			runtime.LockOSThread()
+			setTimerSlack(usualSlack) // it may have been made by a thread that rests
 			ready.Done()
 			<-release
 			runtime.UnlockOSThread() // the thread goes back to the runtime's idle list
@@ -46,8 +47,9 @@ func MakeThreads(n int) {
 // while a program works, some twenty times for each command. Its watch is for
 // what computes or blocks for long; there it comes later by so much.
 const (
-	usualSlack   = 50 * time.Microsecond // the kernel's default
-	watcherSlack = time.Millisecond
+	usualSlack  = 50 * time.Microsecond // the kernel's default
+	agentSlack  = time.Millisecond
+	holderSlack = 20 * time.Millisecond // a slot's calls wait for each other anyway
 )
 
 // setTimerSlack sets the calling thread's. Threads and processes that it makes
@@ -59,18 +61,25 @@ func setTimerSlack(d time.Duration) {
 // RestWatcher has the runtime's watching thread rest. That thread is made
 // before anything of the program runs, so the program is executed once more,
 // with the same arguments, environment and process id. It returns in the
-// second run, and in the first where that cannot be. Other threads that are
-// made meanwhile rest as well: timers may come 1 ms late.
+// second run, and in the first where that cannot be.
 func RestWatcher() {
+	if timerSlack() != agentSlack {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if setTimerSlack(agentSlack); timerSlack() == agentSlack {
+			_ = syscall.Exec("/proc/self/exe", os.Args, os.Environ()) // without, it runs as well
+		}
+	}
+	wake()
+}
+
+// wake gives the main thread, and what it makes from now on, the usual slack.
+// Locking makes a thread, so that comes after.
+func wake() {
+	setTimerSlack(usualSlack)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer setTimerSlack(usualSlack)
-	if timerSlack() == watcherSlack {
-		return
-	}
-	if setTimerSlack(watcherSlack); timerSlack() == watcherSlack {
-		_ = syscall.Exec("/proc/self/exe", os.Args, os.Environ()) // without, it runs as well
-	}
+	setTimerSlack(usualSlack)
 }
 
 func timerSlack() time.Duration {

@@ -118,17 +118,17 @@ func becomeServer(c *blockingConn) error {
 		return &stageError{"pass plan", err}
 	}
 	// The runtime's watching thread begins with what this one has.
-	setTimerSlack(watcherSlack)
+	setTimerSlack(holderSlack)
 	return &stageError{"become server", syscall.Exec(plan.Confine, []string{"sandboxd", "serve-slot", strconv.Itoa(text)}, []string{})}
 }
 
 // ServeMain is the confined holder, whose plan is at that descriptor. It
 // returns the exit status.
 func ServeMain(plan string) int {
+	wake() // children begin with this thread's slack
 	// Children are made, and killed, from one thread: Landlock counts what a
 	// thread may signal by the thread that made it.
 	runtime.LockOSThread()
-	setTimerSlack(usualSlack) // children begin with this thread's
 	// The slot's processes have this one's uid: without this they could read
 	// its memory, and speak through it where they may trace.
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) //nolint:errcheck // cannot fail
