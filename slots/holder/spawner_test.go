@@ -107,7 +107,8 @@ func TestCommandsSleepAsPreciselyAsAnywhere(t *testing.T) {
 		t.Log("another thread's slack takes CAP_SYS_NICE")
 		return
 	}
-	assert.Contains(t, slack, "1000000\n", "the runtime's watching thread: %v", slack)
+	assert.Contains(t, slack, "20000000\n", "the runtime's watching thread: %v", slack)
+	assert.LessOrEqual(t, slack["20000000\n"], len(p)/2, "the others are on time: %v", slack)
 }
 
 func TestRequestsThatCannotBeMetNameTheirStage(t *testing.T) {
