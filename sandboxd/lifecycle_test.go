@@ -87,7 +87,7 @@ func TestSIGTERMLetsRunningWorkEndAndTakesNoMore(t *testing.T) {
 			begun, last := lastEvent(t, a, call("slot_0", "", "echo begun; sleep 1.5; echo ended", 20))
 			<-begun
 			require.NoError(t, syscall.Kill(a.PID, syscall.SIGTERM))
-			require.Eventually(t, func() bool { h, err := a.Health(t.Context()); return err == nil && h.Status == "draining" }, 5*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { h, err := a.Health(t.Context()); return err == nil && h.Status == "draining" }, 30*time.Second, 5*time.Millisecond)
 			refused := execute(t, a, object{"tool": "bash", "args": object{"command": "echo new"}})
 			assert.Equal(t, "draining", meta(t, refused)["error_kind"])
 			assert.Equal(t, "never", meta(t, refused)["executed"])
@@ -98,7 +98,7 @@ func TestSIGTERMLetsRunningWorkEndAndTakesNoMore(t *testing.T) {
 			require.NotNil(t, e.Result, "%+v", e)
 			assert.Equal(t, "begun\nended", e.Result.Output)
 			a.Stop(t)
-			gone(t, m, 3*time.Second)
+			gone(t, m, 20*time.Second)
 			assert.Contains(t, a.Log(), "draining")
 		})
 	}
@@ -118,8 +118,8 @@ func TestADrainThatTakesTooLongCutsWorkAndStillAnswers(t *testing.T) {
 	assert.Equal(t, slots.KindDraining, e.Result.Metadata.ErrorKind)
 	assert.Equal(t, slots.ExecutedMaybe, e.Result.Metadata.Executed)
 	a.Stop(t)
-	assert.Less(t, time.Since(began), 10*time.Second)
-	gone(t, m, 3*time.Second)
+	assert.Less(t, time.Since(began), 20*time.Second)
+	gone(t, m, 20*time.Second)
 }
 
 func TestKillingTheAgentLeavesNoProcess(t *testing.T) {
@@ -130,9 +130,9 @@ func TestKillingTheAgentLeavesNoProcess(t *testing.T) {
 			m := mark()
 			begun, _ := lastEvent(t, a, call("slot_0", "", "(setsid sleep "+m+" &) ; (trap '' TERM HUP INT; sleep "+m+") & echo begun; sleep "+m, 60))
 			<-begun
-			require.Eventually(t, func() bool { return survivors(m) >= 2 }, 5*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return survivors(m) >= 2 }, 30*time.Second, 10*time.Millisecond)
 			a.Kill()
-			gone(t, m, 3*time.Second)
+			gone(t, m, 20*time.Second)
 			b := agenttest.Start(t, agenttest.Options{Level: level, Slots: 2, Dir: a.Dir})
 			assert.Equal(t, "fresh", b.Bash(t, "slot_0", "ls -A; echo fresh", 10).Output)
 		})

@@ -73,7 +73,7 @@ func TestC01ACrashLeavesFinishedResultsAndInterruptions(t *testing.T) {
 		defer close(raw)
 		_, _ = a.Execute(context.Background(), call("slot_0", "cut", "echo ran >> ran; sleep 60", 60))
 	}()
-	require.Eventually(t, func() bool { h, err := a.Health(t.Context()); return err == nil && h.Executing == 2 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { h, err := a.Health(t.Context()); return err == nil && h.Executing == 2 }, 30*time.Second, 10*time.Millisecond)
 	a.Kill()
 	require.Error(t, <-running)
 	b := agenttest.Start(t, agenttest.Options{Level: a.Level, Slots: 2, Dir: a.Dir})
@@ -138,16 +138,16 @@ func TestC03ASlotIsAFIFOWhoseWaitersCanLeave(t *testing.T) {
 		r, _ := a.Try("slot_0", "sleep 1; echo blocker", 10)
 		blocker <- r
 	}()
-	require.Eventually(t, func() bool { h, _ := a.Health(t.Context()); return h.Executing == 1 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { h, _ := a.Health(t.Context()); return h.Executing == 1 }, 30*time.Second, 5*time.Millisecond)
 	gone := make(chan struct{})
 	go func() { // ends when it leaves
 		defer close(gone)
 		_, _ = a.Execute(ctx, call("slot_0", "left", "echo left >> left", 10))
 	}()
-	require.Eventually(t, func() bool { h, _ := a.Health(t.Context()); return h.Queued == 1 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { h, _ := a.Health(t.Context()); return h.Queued == 1 }, 30*time.Second, 5*time.Millisecond)
 	leave()
 	<-gone
-	require.Eventually(t, func() bool { h, _ := a.Health(t.Context()); return h.Queued == 0 }, 10*time.Second, 5*time.Millisecond, "it leaves the queue")
+	require.Eventually(t, func() bool { h, _ := a.Health(t.Context()); return h.Queued == 0 }, 30*time.Second, 5*time.Millisecond, "it leaves the queue")
 	assert.Equal(t, "blocker", (<-blocker).Output)
 	assert.Equal(t, "absent", bash(t, a, "test -e left || echo absent")["output"])
 }
@@ -157,7 +157,7 @@ func TestC04ACallEndsWithItsShell(t *testing.T) {
 	a := best(t, agenttest.Options{})
 	began := time.Now()
 	assert.Equal(t, "started", bash(t, a, "sleep 60 & echo started")["output"])
-	assert.Less(t, time.Since(began), 3*time.Second)
+	assert.Less(t, time.Since(began), 20*time.Second)
 	for _, escape := range []string{"setsid sleep 61", "(setsid sh -c 'trap \"\" TERM HUP; sleep 61' &)", "trap '' TERM INT HUP; sleep 61", "nohup sleep 61 & disown; sleep 61"} {
 		r := execute(t, a, object{"tool": "bash", "args": object{"command": escape + "; sleep 61"}, "timeout": 0.4})
 		assert.Equal(t, "timed_out", meta(t, r)["outcome"], escape)
@@ -272,7 +272,7 @@ func TestC11AResetIsVerifiedAndQuick(t *testing.T) {
 		r, _ := a.Try("slot_0", "sleep 30", 60)
 		cut <- r
 	}()
-	require.Eventually(t, func() bool { h, _ := a.Health(t.Context()); return h.Executing == 1 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { h, _ := a.Health(t.Context()); return h.Executing == 1 }, 30*time.Second, 5*time.Millisecond)
 	require.Equal(t, true, a.Post(t, "/reset", object{"slot_id": "slot_0"}).Object(t)["success"])
 	r := <-cut
 	assert.False(t, r.Success)

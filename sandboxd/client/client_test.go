@@ -202,7 +202,7 @@ func TestAnExecutionIsFollowedAndCancelled(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, state, err := f.Result(t.Context(), "w")
 		return err == nil && state == api.StateRunning
-	}, 5*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	p, total, err := f.Output(t.Context(), "w", "stdout", 2, 3)
 	require.NoError(t, err)
 	assert.Equal(t, "iti", string(p))

@@ -70,7 +70,7 @@ func TestAStreamedBatchTellsOfEveryCallWhenTheServerStops(t *testing.T) {
 	}
 	body := "[" + strings.Join([]string{call("slow"), call("quick"), `{"slot_id":"slot_9","tool":"bash"}`, call("slower")}, ",") + "]"
 	res := c.open(t, http.MethodPost, "/batch", body, api.TypeNDJSON)
-	require.Eventually(t, func() bool { return c.server.conns.count() >= 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return c.server.conns.count() >= 1 }, 30*time.Second, time.Millisecond)
 	c.stop()
 	text, err := io.ReadAll(res.body)
 	require.NoError(t, err)

@@ -370,7 +370,7 @@ func (c *container) hold(t *testing.T, n int) (release func()) {
 		_, err := io.WriteString(conn, head("/execute", "Content-Length: "+itoa(len(body)))+body)
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { return c.Len() == n }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return c.Len() == n }, 30*time.Second, time.Millisecond)
 	return func() {
 		for i := range n {
 			if e, ok := c.Get(fmt.Sprintf("held%d", i)); ok {

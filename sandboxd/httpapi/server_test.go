@@ -33,7 +33,7 @@ func TestServeLetsRequestsFinishAndTakesNoMore(t *testing.T) {
 	release := make(chan struct{})
 	c.run = func(context.Context, api.Call, io.Writer, io.Writer) api.Result { <-release; return ran("late") }
 	got := c.later(t.Context(), http.MethodPost, "/execute", call("f1"))
-	require.Eventually(t, func() bool { _, ok := c.Get("f1"); return ok }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, ok := c.Get("f1"); return ok }, 30*time.Second, time.Millisecond)
 	idle, _ := dial(t, c.addr)
 	c.stop()
 	require.Eventually(t, func() bool {
@@ -42,7 +42,7 @@ func TestServeLetsRequestsFinishAndTakesNoMore(t *testing.T) {
 			_ = conn.Close()
 		}
 		return err != nil
-	}, 5*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	_, err := idle.Read(make([]byte, 1))
 	require.Error(t, err, "who waits for nothing is not waited for")
 	close(release)
@@ -157,6 +157,6 @@ func TestASlowReaderIsGivenUp(t *testing.T) {
 	require.NoError(t, tcp.SetReadBuffer(4096))
 	_, err := conn.Write([]byte("GET /slots/slot_0/files/big HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + testToken + "\r\n\r\n"))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return c.server.conns.count() == 1 }, 5*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { return c.server.conns.count() == 0 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return c.server.conns.count() == 1 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return c.server.conns.count() == 0 }, 30*time.Second, 10*time.Millisecond)
 }

@@ -221,7 +221,7 @@ func TestTheResultComesAlsoAfterACancel(t *testing.T) {
 	require.Eventually(t, func() bool {
 		e, ok := c.Get("c1")
 		return ok && e.Started()
-	}, 5*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	a := c.ask(t, http.MethodPost, "/v1/executions/c1/cancel", "")
 	assert.Equal(t, 200, a.code)
 	assert.Contains(t, a.body, `"outcome":"cancelled"`)
@@ -241,7 +241,7 @@ func TestTheResultComesAlsoWhenTheServerStops(t *testing.T) {
 	}
 	streamed := c.open(t, http.MethodPost, "/execute", call("d1"), api.TypeNDJSON)
 	plain := c.later(t.Context(), http.MethodPost, "/execute", call("d1"))
-	require.Eventually(t, func() bool { return c.server.conns.count() >= 2 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return c.server.conns.count() >= 2 }, 30*time.Second, time.Millisecond)
 	c.stop()
 	all := events(t, streamed.body)
 	last := all[len(all)-1]
@@ -296,7 +296,7 @@ func TestAClientThatGoesCancelsOnlyWhatHasNotStarted(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			gone := c.later(ctx, http.MethodPost, "/execute",
 				`{"slot_id":"slot_0","tool":"bash","args":{"command":"never-starts"},"execution_id":"`+id+`"}`, "Accept: "+accept)
-			require.Eventually(t, func() bool { _, ok := c.Get(id); return ok }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { _, ok := c.Get(id); return ok }, 30*time.Second, time.Millisecond)
 			cancel()
 			<-gone
 			e, ok := c.Get(id)

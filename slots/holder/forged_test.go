@@ -200,7 +200,7 @@ func TestA13_ForgedMessagesEndInAnErrorAndLeakNothing(t *testing.T) {
 					defer cancel()
 					began := time.Now()
 					err := call(ctx, h.Holder)
-					assert.Less(t, time.Since(began), 3*time.Second)
+					assert.Less(t, time.Since(began), 20*time.Second)
 					if !c.fine && what != "drop pipes" && (what != "sweep" || err != nil) {
 						require.Error(t, err)
 					}
@@ -211,7 +211,7 @@ func TestA13_ForgedMessagesEndInAnErrorAndLeakNothing(t *testing.T) {
 							defer cancel()
 							call(again, h.Holder)
 							return h.ended()
-						}, 10*time.Second, 10*time.Millisecond, "a holder that breaks the protocol ends")
+						}, 30*time.Second, 10*time.Millisecond, "a holder that breaks the protocol ends")
 					}
 				})
 				for range 100 {
@@ -287,5 +287,5 @@ func TestTheEndOfTheHolderIsAskedOfTheKernelToo(t *testing.T) {
 	lying := newHolder(h.conn, h.pid, h.pidfd, said)
 	assert.False(t, lying.ended())
 	h.Kill()
-	assert.Eventually(t, lying.ended, 2*time.Second, time.Millisecond)
+	assert.Eventually(t, lying.ended, 30*time.Second, time.Millisecond)
 }

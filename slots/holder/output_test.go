@@ -121,5 +121,5 @@ func TestProcessesWithCollectedOutputLeakNoDescriptor(t *testing.T) {
 		_, err = p.Wait(t.Context())
 		require.Error(t, err)
 	}
-	assert.Eventually(t, func() bool { return count() <= before }, 5*time.Second, 10*time.Millisecond)
+	assert.Eventually(t, func() bool { return count() <= before }, 30*time.Second, 10*time.Millisecond)
 }

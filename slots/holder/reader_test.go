@@ -72,7 +72,7 @@ func TestAReaderThatGivesUpLeavesTheOthersTheirAnswers(t *testing.T) {
 		_, err := never.Wait(patience)
 		gaveUp <- err
 	}()
-	require.Eventually(t, func() bool { return len(h.turn) == 1 }, 5*time.Second, time.Millisecond, "the first one reads")
+	require.Eventually(t, func() bool { return len(h.turn) == 1 }, 30*time.Second, time.Millisecond, "the first one reads")
 	exits := make(chan Exit, 1)
 	go func() {
 		exit, err := late.Wait(t.Context())

@@ -73,7 +73,7 @@ func family(t *testing.T) (pid int, marker string) {
 	require.Eventually(t, func() bool {
 		all, err := s.descend(cmd.Process.Pid, nil)
 		return err == nil && len(all) == 3
-	}, 5*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 	return cmd.Process.Pid, marker
 }
 

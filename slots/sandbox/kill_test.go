@@ -47,7 +47,7 @@ func timeoutKills(t *testing.T, x fixture) {
 			c.Stdout = out
 			exit, err := x.s.Run(ctx, c)
 			require.NoError(t, err)
-			assert.Less(t, time.Since(out.at), 5*time.Second)
+			assert.Less(t, time.Since(out.at), 20*time.Second)
 			assert.Equal(t, slots.OutcomeTimedOut, exit.Outcome)
 			assert.Equal(t, -1, exit.Code)
 			assert.Equal(t, "partial\n", out.String())
@@ -97,7 +97,7 @@ func background(t *testing.T, x fixture) {
 	c.Background = true
 	began := time.Now()
 	out, _, exit := run(t, x.s, c)
-	assert.Less(t, time.Since(began), 2*time.Second)
+	assert.Less(t, time.Since(began), 20*time.Second)
 	assert.Equal(t, "started\n", out)
 	assert.Equal(t, 9, exit.Code)
 	assert.Zero(t, exit.Leftover)

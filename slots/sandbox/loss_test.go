@@ -88,7 +88,7 @@ func holderStopped(t *testing.T, x fixture) {
 	} else {
 		assert.Equal(t, slots.KindSlotLost, kindOf(t, err))
 	}
-	assert.Less(t, time.Since(began), 8*time.Second)
+	assert.Less(t, time.Since(began), 20*time.Second)
 	assert.Equal(t, "kept\n", output(t, x.s, "cat file"))
 }
 
@@ -213,7 +213,7 @@ func TestS16_AKilledAgentLeavesNoProcessAndTheNextOneClean(t *testing.T) {
 			_, err = fmt.Sscanf(line, "ready %d %d %d", &pids[0], &pids[1], &pids[2])
 			require.NoError(t, err)
 			for _, pid := range pids {
-				assert.Eventually(t, func() bool { return !running(pid) }, 2*time.Second, 5*time.Millisecond, "process %d", pid)
+				assert.Eventually(t, func() bool { return !running(pid) }, 30*time.Second, 5*time.Millisecond, "process %d", pid)
 			}
 
 			h := openHost(t, func(c *sandbox.Config) { atLevel(l)(c); c.DataDir = dir })

@@ -142,7 +142,7 @@ func shellBusy(t *testing.T, x fixture) {
 	said(t, x, "y=1")
 	began := time.Now()
 	out, _, exit, state := shell(t, x, "echo busy; while :; do :; done", 100*time.Millisecond)
-	assert.Less(t, time.Since(began), 3*time.Second)
+	assert.Less(t, time.Since(began), 20*time.Second)
 	assert.Equal(t, slots.OutcomeTimedOut, exit.Outcome)
 	assert.Equal(t, "busy\n", out)
 	assert.True(t, state.Restarted)
@@ -180,8 +180,8 @@ func shellQuiet(t *testing.T, x fixture) {
 	out := said(t, x, "(for i in {1..3000}; do echo $i; done) & echo 0; wait $!")
 	assert.Contains(t, out, "\n3000\n")
 	began := time.Now()
-	shell(t, x, "(while :; do echo y; done) & true", 10*time.Second)
-	assert.Less(t, time.Since(began), 2*time.Second, "but not for ever")
+	shell(t, x, "(while :; do echo y; done) & true", time.Minute)
+	assert.Less(t, time.Since(began), 20*time.Second, "but not for ever")
 }
 
 func shellForged(t *testing.T, x fixture) {

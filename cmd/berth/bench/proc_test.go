@@ -59,7 +59,7 @@ func TestOurOwnFamilyIsFoundAndAZombieInIt(t *testing.T) {
 		require.NoError(t, err)
 		family := table.descendants(os.Getpid())
 		return table.zombies(family) == 1 && assert.Contains(t, family, child.Process.Pid)
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	require.NoError(t, child.Wait())
 	table, err := readProcesses()
 	require.NoError(t, err)

@@ -271,7 +271,7 @@ func TestNothingLeaksOverManyLives(t *testing.T) {
 	for i := range 3 {
 		round(i + 1)
 	}
-	assert.Eventually(t, func() bool { return len(descriptors(t)) <= len(before)+2 }, 10*time.Second, 10*time.Millisecond,
+	assert.Eventually(t, func() bool { return len(descriptors(t)) <= len(before)+2 }, 30*time.Second, 10*time.Millisecond,
 		"before %q\nafter %q", before, descriptors(t))
 	assert.Empty(t, processes(c.Dir))
 	left, err := os.ReadDir(c.Dir)
