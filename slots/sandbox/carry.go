@@ -34,6 +34,29 @@ func (l layout) held() map[string]bool {
 	return held
 }
 
+// carriedFrom is a link in an instance's directory: it names the instance that
+// its workspace was taken from.
+const carriedFrom = "carried"
+
+// giveBack returns a workspace that was carried into the instance at a path,
+// which is not the slot's, to the one that is. An agent may end at any moment
+// between the two.
+func (l layout) giveBack(at string, held map[string]bool) error {
+	from, err := os.Readlink(filepath.Join(at, carriedFrom))
+	if err != nil || !held[from] {
+		return nil // it was not carried, or the slot points elsewhere by now
+	}
+	back := l.path("kept", from, "workspace")
+	if _, err := os.Lstat(back); !errors.Is(err, fs.ErrNotExist) {
+		return err // it was not carried yet
+	}
+	err = os.Rename(filepath.Join(at, "workspace"), back)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("give workspace back: %w", err)
+	}
+	return nil
+}
+
 // setAside takes the files of earlier agents out of the way: those that a slot
 // points to are kept for it, the others go to the trash.
 func (l layout) setAside() error {
@@ -47,6 +70,8 @@ func (l layout) setAside() error {
 			to := "trash"
 			if held[e.Name()] {
 				to = "kept"
+			} else if err := l.giveBack(l.path(from, e.Name()), held); err != nil {
+				return err
 			}
 			if to == from {
 				continue // the last agent ended before it opened the slot again
@@ -78,6 +103,9 @@ func (l layout) kept(slot string) string {
 // ended.
 func (i *instance) carry(from string) error {
 	at := i.dir("workspace")
+	if err := os.Symlink(filepath.Base(from), i.dir(carriedFrom)); err != nil {
+		return fmt.Errorf("carry workspace over: %w", err)
+	}
 	if err := os.Remove(at); err != nil {
 		return fmt.Errorf("carry workspace over: %w", err)
 	}
@@ -110,8 +138,8 @@ func giveTree(dir string, to int) error {
 	if was == to {
 		return nil
 	}
-	return fs.WalkDir(root.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
+	err = fs.WalkDir(root.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || path == "." {
 			return err
 		}
 		st, err := entry.Info()
@@ -124,6 +152,10 @@ func giveTree(dir string, to int) error {
 		}
 		return root.Lchown(path, id, id)
 	})
+	if err != nil {
+		return err
+	}
+	return root.Lchown(".", to, to) // the last, because it says whose the tree is
 }
 
 func owner(st fs.FileInfo) int {

@@ -71,3 +71,53 @@ func TestAWorkspaceIsCarriedOverToTheNextAgent(t *testing.T) {
 		})
 	}
 }
+
+func TestAWorkspaceIsNotLostToAnAgentThatEndsWhileItCarriesIt(t *testing.T) {
+	c := config(t)
+	h, err := sandbox.Open(t.Context(), c)
+	require.NoError(t, err)
+	s, err := h.NewSandbox(t.Context(), "slot_0", 0)
+	require.NoError(t, err)
+	output(t, s, "echo kept > file")
+	require.NoError(t, s.Close())
+	require.NoError(t, h.Close())
+	reopened := func(what string) {
+		h, err := sandbox.Open(t.Context(), c)
+		require.NoError(t, err, what)
+		defer func() { require.NoError(t, h.Close()) }()
+		left, cancel := context.WithCancel(t.Context())
+		cancel()
+		if s, err := h.Reopen(left, "slot_0", 0); err == nil { // it fails after it has carried the workspace
+			require.NoError(t, s.Close())
+			return
+		}
+		s, err := h.Reopen(t.Context(), "slot_0", 0)
+		require.NoError(t, err, what)
+		assert.Equal(t, "kept\n", output(t, s, "cat file"), what)
+		require.NoError(t, s.Close())
+	}
+	reopened("a start that failed")
+
+	// interrupt leaves what an agent leaves that ends before or after it has
+	// taken the workspace, and then the next two before they use it.
+	interrupt := func(taken bool) {
+		to, err := os.Readlink(filepath.Join(c.DataDir, "slots", "slot_0"))
+		require.NoError(t, err)
+		had, next := filepath.Join(c.DataDir, "kept", filepath.Base(to)), filepath.Join(c.DataDir, "live", "1-1")
+		require.NoError(t, os.Rename(filepath.Join(c.DataDir, "live", filepath.Base(to)), had))
+		require.NoError(t, os.Mkdir(next, 0o711)) //nolint:gosec // as the agent's own
+		require.NoError(t, os.Symlink(filepath.Base(to), filepath.Join(next, "carried")))
+		if taken {
+			require.NoError(t, os.Rename(filepath.Join(had, "workspace"), filepath.Join(next, "workspace")))
+		}
+		for range 2 {
+			h, err = sandbox.Open(t.Context(), c)
+			require.NoError(t, err)
+			require.NoError(t, h.Close())
+		}
+	}
+	interrupt(false)
+	reopened("ended before")
+	interrupt(true)
+	reopened("ended in between")
+}

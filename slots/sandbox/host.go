@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -91,6 +92,7 @@ type Host struct {
 	attempts []Attempt
 	attacks  []probe.Result
 	isolated slots.Isolation
+	opened   string       // when; with the pid, which a container may give to every agent, it names the host's instances
 	cgroups  *cgroup.Tree // nil: none can be written
 	noGroups error        // why
 
@@ -114,7 +116,7 @@ func Open(ctx context.Context, c Config) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{config: c, facts: probe.Take(), layout: layout{c.DataDir}}
+	h := &Host{config: c, facts: probe.Take(), layout: layout{c.DataDir}, opened: strconv.FormatInt(time.Now().UnixNano(), 36)}
 	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	h.uids.first, h.uids.width = c.FirstUID, 1
 	if c.PrivateRoot {

@@ -46,7 +46,7 @@ func (h *Host) newInstance(ctx context.Context, m mechanism) (*instance, error) 
 func (h *Host) makeInstance(ctx context.Context, m mechanism, from string) (*instance, error) {
 	h.mu.Lock()
 	h.next++
-	i := &instance{host: h, how: m, name: fmt.Sprintf("%d-%d", os.Getpid(), h.next), born: time.Now()}
+	i := &instance{host: h, how: m, name: fmt.Sprintf("%d-%s-%d", os.Getpid(), h.opened, h.next), born: time.Now()}
 	var err error
 	if m.ids {
 		i.uid, err = h.uids.take()
@@ -71,6 +71,7 @@ func (h *Host) makeInstance(ctx context.Context, m mechanism, from string) (*ins
 	if err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeDeadline)
 		defer cancel()
+		err = errors.Join(err, h.layout.giveBack(i.dir(), h.layout.held()))
 		return nil, errors.Join(err, i.dispose(clean))
 	}
 	return i, nil
