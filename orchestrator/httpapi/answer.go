@@ -84,14 +84,19 @@ func (s *Server) answer(c echo.Context, code int, v any) error {
 	if err := enc.Encode(v); err != nil {
 		return slots.Errorf(slots.KindInternal, "encode answer: %w", err)
 	}
+	s.send(c, code, b.Bytes())
+	return nil
+}
+
+// send is answer for what is JSON already.
+func (s *Server) send(c echo.Context, code int, text []byte) {
 	w := c.Response()
 	h := w.Header()
 	h[echo.HeaderContentType] = typeJSON
-	h[echo.HeaderContentLength] = []string{strconv.Itoa(b.Len())}
-	s.extend(c, b.Len())
+	h[echo.HeaderContentLength] = []string{strconv.Itoa(len(text))}
+	s.extend(c, len(text))
 	w.WriteHeader(code)
-	_, _ = w.Write(b.Bytes()) // the client is gone; nobody is left to be told
-	return nil
+	_, _ = w.Write(text) // the client is gone; nobody is left to be told
 }
 
 // extend bounds how long the client may take for the next n bytes. Before them
@@ -126,7 +131,13 @@ func (s *Server) write(c echo.Context, st style, err error) {
 	var body any
 	switch st {
 	case styleCall:
-		body = newCallAnswer(api.Refused("", e), nil)
+		text, err := refused(api.Refused("", e), nil)
+		if err != nil {
+			s.logger.Error("answer failed", "route", c.Path(), "error", err)
+			return
+		}
+		s.send(c, code, text)
+		return
 	case styleArtifacts:
 		body = api.NewArtifactFailure(err)
 	case styleOurs:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"iter"
 	"net/http"
 	"net/url"
@@ -69,8 +70,12 @@ func (s *Server) executeLease(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	timed(&answer.Result, calls.Answer{Answer: answer})
-	return s.answer(c, http.StatusOK, answer.Result)
+	text, err := timed(answer.Result, newTiming(calls.Answer{Answer: answer}))
+	if err != nil {
+		return err
+	}
+	s.send(c, http.StatusOK, text)
+	return nil
 }
 
 // streamLease passes on the events of an execution while they happen.
@@ -196,25 +201,41 @@ func (s *Server) batchLease(c echo.Context) error {
 	if m := streamed(c.Request()); m != plain {
 		out := s.newSink(c, m)
 		for r := range results {
-			if out.event(api.Event{Name: api.EventResult, Result: &r}) != nil {
+			if r.err == nil {
+				text := api.AppendEvent(nil, api.EventResult, api.WithIndex(r.text, r.place))
+				r.err = out.write(api.EventResult, text)
+			}
+			if r.err != nil {
 				cancel()
 			}
 		}
 		return nil
 	}
-	answer := poolapi.Results{Results: make([]api.Result, len(want.Calls))}
+	all := make([][]byte, len(want.Calls))
 	for r := range results {
-		place := *r.Index
-		r.Index = nil
-		answer.Results[place] = r
+		all[r.place] = r.text
+		err = errors.Join(err, r.err)
 	}
-	return s.answer(c, http.StatusOK, answer)
+	if err != nil {
+		return err
+	}
+	// A poolapi.Results.
+	text := append([]byte(`{"results":[`), bytes.Join(all, []byte{','})...)
+	s.send(c, http.StatusOK, append(text, "]}"...))
+	return nil
+}
+
+// placedResult is the JSON of the result of the call at its place in a batch.
+type placedResult struct {
+	place int
+	text  []byte
+	err   error // why there is no text
 }
 
 // run runs the calls of a batch in their order and sends each result, with its
 // place, when it is there. All come, and then the channel is closed.
-func (s *Server) run(ctx context.Context, lease pool.Lease, batch []poolapi.Call) <-chan api.Result {
-	results := make(chan api.Result, len(batch)) // so that nobody waits for who reads it
+func (s *Server) run(ctx context.Context, lease pool.Lease, batch []poolapi.Call) <-chan placedResult {
+	results := make(chan placedResult, len(batch)) // so that nobody waits for who reads it
 	pending := make(chan func(), len(batch))
 	go func() { // ends with the calls, which end with ctx
 		defer close(pending)
@@ -224,9 +245,8 @@ func (s *Server) run(ctx context.Context, lease pool.Lease, batch []poolapi.Call
 				if err != nil {
 					r = api.Refused(want.ExecutionID, err)
 				}
-				timed(&r, calls.Answer{Answer: answer})
-				r.Index = &i
-				results <- r
+				text, err := timed(r, newTiming(calls.Answer{Answer: answer}))
+				results <- placedResult{i, text, err}
 			}
 			err := check(want)
 			var p *calls.Pending

@@ -71,12 +71,17 @@ func (k *sink) event(e api.Event) error {
 	if err != nil {
 		return err
 	}
+	return k.write(e.Name, text)
+}
+
+// write sends the text of an event.
+func (k *sink) write(name api.EventName, text []byte) error {
 	k.b.Reset()
 	switch {
-	case k.mode == eventStream && e.Name == api.EventPing:
+	case k.mode == eventStream && name == api.EventPing:
 		k.b.WriteString(": ping\n\n")
 	case k.mode == eventStream:
-		k.b.WriteString("event: " + string(e.Name) + "\ndata: ")
+		k.b.WriteString("event: " + string(name) + "\ndata: ")
 		k.b.Write(text)
 		k.b.WriteString("\n\n")
 	default:

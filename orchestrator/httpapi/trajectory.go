@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"maps"
 	"net/http"
 	"time"
 
@@ -26,83 +25,63 @@ type callRequest struct {
 	TimeoutS api.Timeout `json:"timeout_s"`
 }
 
-// callAnswer answers POST /execute.
-type callAnswer struct {
-	Success  bool         `json:"success"`
-	Output   string       `json:"output"`
-	Error    string       `json:"error"`
-	Metadata api.Metadata `json:"metadata"`
-	UniqID   *string      `json:"uniq_id"`
-}
-
-func newCallAnswer(r api.Result, uniqID *string) *callAnswer {
-	return &callAnswer{Success: r.Success, Output: r.Output, Error: r.Error, Metadata: r.Metadata, UniqID: uniqID}
-}
-
-// timing is where a call's time went, in milliseconds. It is timing_ms of
-// every answer's metadata.
-type timing struct {
-	Queue    float64 `json:"queue"`    // waited for its turn in its slot
-	Acquire  float64 `json:"acquire"`  // waited for a slot
-	Dispatch float64 `json:"dispatch"` // collected for a batch
-	Spawn    float64 `json:"spawn"`    // making its process
-	Run      float64 `json:"run"`      // its process ran
-	Transfer float64 `json:"transfer"` // on the way, and the rest
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
-
-// timed notes in the result's metadata where the time went.
-func timed(r *api.Result, a calls.Answer) {
-	t := a.Timing
-	details := make(map[string]any, len(r.Metadata.Details)+1)
-	maps.Copy(details, r.Metadata.Details)
-	details["timing_ms"] = timing{
-		Queue: milliseconds(t.Queue), Acquire: milliseconds(a.Acquire), Dispatch: milliseconds(t.Dispatch),
-		Spawn: milliseconds(t.Spawn), Run: milliseconds(t.Run), Transfer: milliseconds(t.Transfer),
-	}
-	r.Metadata.Details = details
-}
-
 // execute answers POST /execute. What becomes of a call is always told with
 // 200; other statuses are about the request.
 func (s *Server) execute(c echo.Context) error {
 	s.requests.Add(1)
-	answer, err := s.call(c)
-	if err != nil || !answer.Success {
+	result, text, err := s.call(c)
+	if err != nil || !result.Success {
 		s.failures.Add(1)
 	}
 	if err != nil {
 		return err
 	}
-	return s.answer(c, http.StatusOK, answer)
+	s.send(c, http.StatusOK, text)
+	return nil
 }
 
-func (s *Server) call(c echo.Context) (*callAnswer, error) {
+// call carries a call out. It returns the result, and the answer that tells
+// it.
+func (s *Server) call(c echo.Context) (api.Result, []byte, error) {
 	var req callRequest
-	if err := s.readLoose(c, &req); err != nil {
-		return nil, err
+	err := s.readLoose(c, &req)
+	if err == nil {
+		err = checkTrajectory(req.TrajectoryID)
 	}
-	if err := checkTrajectory(req.TrajectoryID); err != nil {
-		return nil, err
+	if err == nil && req.Tool.Name == "" {
+		err = slots.Errorf(slots.KindBadRequest, "tool.name is missing")
 	}
-	if req.Tool.Name == "" {
-		return nil, slots.Errorf(slots.KindBadRequest, "tool.name is missing")
+	if err != nil {
+		return api.Result{}, nil, err
 	}
 	call, err := req.call()
 	if err != nil {
-		return newCallAnswer(api.Refused("", err), req.Tool.UniqID), nil
+		result := api.Refused("", err)
+		text, err := refused(result, req.Tool.UniqID)
+		return result, text, err
 	}
 	answer, err := s.Calls.Execute(c.Request().Context(), req.TrajectoryID, call)
 	result := answer.Result
 	if err != nil {
 		result = api.Refused(result.ExecutionID, err)
 	}
-	timed(&result, answer)
 	if req.Tool.UniqID == nil {
 		req.Tool.UniqID = &result.ExecutionID
 	}
-	return newCallAnswer(result, req.Tool.UniqID), nil
+	text, err := timed(result, newTiming(answer))
+	if err == nil {
+		text, err = callAnswer(text, req.Tool.UniqID)
+	}
+	return result, text, err
+}
+
+// refused is the answer that tells why there was no call.
+func refused(result api.Result, uniqID *string) ([]byte, error) {
+	text, err := result.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return callAnswer(text, uniqID)
 }
 
 func checkTrajectory(id string) error {
