@@ -24,9 +24,10 @@ var (
 )
 
 const (
-	adoptTime    = 5 * time.Second // that Open waits for containers that run
-	discoverLook = time.Second     // between two looks for what others have started
-	endedKept    = 24 * time.Hour  // that the log of what was given up is kept
+	adoptTime    = 5 * time.Second  // that Open waits for containers that run
+	restartTime  = 20 * time.Second // and for those that it starts again
+	discoverLook = time.Second      // between two looks for what others have started
+	endedKept    = 24 * time.Hour   // that the log of what was given up is kept
 )
 
 // Backend runs containers as processes. It satisfies backend.Backend.
@@ -49,9 +50,10 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// Open adopts the containers that are below Config.Dir: it returns when those
-// that run answer, and starts those that do not run again meanwhile. Close
-// ends it; ctx is for opening only.
+// Open adopts the containers that are below Config.Dir, and starts those again
+// that do not run: it returns when all of them answer, so that nobody takes
+// what is about to be there for missing. It does not wait for one that takes
+// too long. Close ends it; ctx is for opening only.
 func Open(ctx context.Context, config Config) (*Backend, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -72,17 +74,23 @@ func Open(ctx context.Context, config Config) (*Backend, error) {
 		c.cancel = cancel
 		b.work.Go(func() { c.run(life, own) })
 	}
-	running, err := b.discover(true)
+	found, err := b.discover(true)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open local backend: %w", err), b.Close())
 	}
 	b.work.Go(func() { b.keepDiscovering(life) })
 	adopting, stop := context.WithTimeout(ctx, adoptTime)
 	defer stop()
-	for _, c := range running {
+	restarting, stop := context.WithTimeout(ctx, restartTime)
+	defer stop()
+	for _, c := range found {
+		patience := restarting
+		if c.ran {
+			patience = adopting
+		}
 		select {
 		case <-c.begun:
-		case <-adopting.Done():
+		case <-patience.Done():
 		}
 	}
 	return b, nil
@@ -105,8 +113,8 @@ func (b *Backend) keepDiscovering(ctx context.Context) {
 }
 
 // discover begins to look after every container that is not known yet, and
-// returns those of them whose process runs.
-func (b *Backend) discover(first bool) (running []*container, err error) {
+// returns them.
+func (b *Backend) discover(first bool) (found []*container, err error) {
 	entries, err := os.ReadDir(b.config.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
@@ -123,11 +131,11 @@ func (b *Backend) discover(first bool) (running []*container, err error) {
 		switch {
 		case err != nil:
 			b.complain(id, err)
-		case c != nil && c.ran:
-			running = append(running, c)
+		case c != nil:
+			found = append(found, c)
 		}
 	}
-	return running, nil
+	return found, nil
 }
 
 func (b *Backend) known(id string) bool {
