@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -162,14 +164,28 @@ func TestATrajectoryFindsItsSlotAfterARestart(t *testing.T) {
 		i.stop()
 		assert.Len(t, i.pids(), 2, "they run on")
 	}
-	i := start(t, dir)
-	assert.Equal(t, "here", i.run("a", "cat f"))
-	i.stop()
-	assert.Empty(t, i.pids())
+	for range 3 { // also when its containers were stopped with the orchestrator
+		i := start(t, dir)
+		assert.Equal(t, "here", i.run("a", "cat f"))
+		r := i.post("/execute", call("a", "u", "echo line >> log; wc -l < log"))
+		assert.Equal(t, "1", r.object()["output"], "%s", r.body)
+		i.stop()
+		assert.Empty(t, i.pids())
+	}
 }
 
-func TestAKilledContainerIsALostSlotAndTheNextCallHasAnother(t *testing.T) {
-	i := start(t, sandboxtest.DataDir(t), "--containers", "1")
+// mortal is an agent whose container does not start again once there is a file
+// "lost" beside its data.
+func mortal(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "sandboxd")
+	script := "#!/bin/sh\nfor a; do [ \"$p\" = --data-dir ] && [ -e \"$a/../lost\" ] && exit 64; p=$a; done\nexec " + sandboxtest.Agent(t) + " \"$@\"\n"
+	require.NoError(t, os.WriteFile(path, []byte(script), 0o700)) //nolint:gosec // it is run
+	return path
+}
+
+func TestALostContainerIsALostSlotAndTheNextCallHasAnother(t *testing.T) {
+	i := start(t, sandboxtest.DataDir(t), "--containers", "1", "--sandboxd", mortal(t))
 	i.run("a", "echo here > f")
 	running := make(chan reply, 1)
 	go func() {
@@ -187,7 +203,8 @@ func TestAKilledContainerIsALostSlotAndTheNextCallHasAnother(t *testing.T) {
 		waiting <- r
 	}()
 	kill := func() {
-		for _, pid := range i.pids() {
+		for id, pid := range i.pids() {
+			writeFile(t, filepath.Join(i.dir, "containers", id, "lost"), "")
 			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -216,25 +217,49 @@ func (i *instance) run(trajectory, command string) string {
 // pids are the agents that run below the directory, by container.
 func (i *instance) pids() map[string]int {
 	i.t.Helper()
-	out := map[string]int{}
-	entries, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	found, err := filepath.Glob("/proc/[0-9]*")
 	require.NoError(i.t, err)
-	for _, name := range entries {
-		text, err := os.ReadFile(name)
+	agents := map[int]string{} // containers by pid
+	for _, of := range found {
+		text, err := os.ReadFile(filepath.Join(of, "cmdline"))
 		if err != nil {
 			continue
 		}
 		args := strings.Split(string(text), "\x00")
 		for n, arg := range args {
 			if len(args) > 1 && args[1] == "serve" && arg == "--data-dir" && strings.HasPrefix(args[n+1], i.dir+"/") {
-				var pid int
-				_, err := fmt.Sscanf(name, "/proc/%d/", &pid)
+				pid, err := strconv.Atoi(filepath.Base(of))
 				require.NoError(i.t, err)
-				out[filepath.Base(filepath.Dir(args[n+1]))] = pid
+				agents[pid] = filepath.Base(filepath.Dir(args[n+1]))
 			}
 		}
 	}
+	out := map[string]int{}
+	for pid, container := range agents {
+		// What an agent is about to start looks like the agent for a moment.
+		if agents[parent(pid)] == "" {
+			out[container] = pid
+		}
+	}
 	return out
+}
+
+// parent is the pid of the process that started another; 0 when that is gone.
+func parent(pid int) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	const parentField = 1 // after the name
+	if len(fields) <= parentField {
+		return 0
+	}
+	of, err := strconv.Atoi(fields[parentField])
+	if err != nil {
+		return 0
+	}
+	return of
 }
 
 func writeFile(t testing.TB, path, text string) {

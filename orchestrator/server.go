@@ -57,10 +57,6 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	s.backend, err = local.Open(ctx, local.Config{
 		Dir: filepath.Join(c.DataDir, "containers"), Binary: c.Sandboxd, Args: c.SandboxdArgs, Keep: c.Keep,
 		Grace: c.DrainTimeout, Logger: logger,
-		// A sandboxd that comes back after a crash has its leases and none of
-		// its workspaces. So it does not come back: holders hear that their
-		// slots are lost, and the pool starts another container.
-		Backoff: local.Backoff{Crashes: 1},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open local backend: %w", err)

@@ -57,8 +57,13 @@ func New(pools *pool.Pools, config Config) *Carrier {
 	}
 }
 
+// retries is how often a call is sent again that a container does not answer:
+// for as long as it takes one that crashed to be back, with its leases and what
+// has become of its executions.
+const retries = 4
+
 func connect(c backend.Container) (*client.Client, error) {
-	return client.New(client.Config{URL: c.URL, Token: c.Token})
+	return client.New(client.Config{URL: c.URL, Token: c.Token, Retries: retries})
 }
 
 // Close takes no more calls and waits for the answers of those that it has;
