@@ -117,6 +117,7 @@ func tokenText(l pool.Lease) string { return strconv.FormatUint(l.Slot.Token, 10
 var passed = []string{
 	echo.HeaderContentType, echo.HeaderContentLength, "Content-Range", "Accept-Ranges", "Etag", echo.HeaderLastModified,
 	echo.HeaderContentEncoding, "Content-Disposition", api.HeaderChecksum, api.HeaderMode, "Trailer",
+	"Berth-Offset", "Berth-Total",
 }
 
 // pieceBytes is how much is copied under one deadline.

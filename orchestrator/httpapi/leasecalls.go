@@ -2,15 +2,16 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"iter"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
 	"berth/orchestrator/calls"
@@ -63,6 +64,9 @@ func (s *Server) executeLease(c echo.Context) error {
 	if err := check(want); err != nil {
 		return err
 	}
+	if want.ExecutionID == "" {
+		want.ExecutionID = uuid.NewString() // so that it can be asked for by its id
+	}
 	if m := streamed(c.Request()); m != plain {
 		return s.streamLease(c, lease, want, m)
 	}
@@ -90,92 +94,43 @@ func (s *Server) streamLease(c echo.Context, lease pool.Lease, want poolapi.Call
 	next, stop := iter.Pull2(to.Stream(c.Request().Context(), call))
 	defer stop()
 	defer func() {
-		if want.CancelStarted && call.ExecutionID != "" && c.Request().Context().Err() != nil {
+		if want.CancelStarted && c.Request().Context().Err() != nil {
 			s.abandon(c.Request().Context(), to, call.ExecutionID)
 		}
 	}()
 	began, note := time.Now(), s.Calls.Note(lease, want.Tool)
-	var last api.Result
-	var failed error
-	defer func() {
-		note.Ended(dispatch.Answer{Result: last, Timing: dispatch.Timing{Run: time.Since(began)}}, failed)
-	}()
-	// The first event decides whether there is a stream or an error.
+	last, err := s.passEvents(c, m, want.ExecutionID, client.Offsets{}, next)
+	note.Ended(dispatch.Answer{Result: last, Timing: dispatch.Timing{Run: time.Since(began)}}, cmp.Or(err, last.Err()))
+	return err
+}
+
+// passEvents passes on the events of the execution that its lease calls name,
+// and returns its result. The first event decides whether there is a stream or
+// an error.
+func (s *Server) passEvents(c echo.Context, m mode, name string, from client.Offsets, next func() (api.Event, error, bool)) (last api.Result, err error) {
 	event, err, ok := next()
 	if err != nil {
-		failed = err
-		return err
+		return last, err
 	}
 	out := s.newSink(c, m)
+	out.at = from
 	for ; ok; event, err, ok = next() {
 		if err != nil {
-			refused := api.Refused("", err)
+			refused := api.Refused(name, err)
 			event = api.Event{Name: api.EventResult, Result: &refused}
 		}
+		if event.Start != nil {
+			event.Start.ExecutionID = name
+		}
 		if event.Result != nil {
-			last, failed = *event.Result, event.Result.Err()
+			event.Result.ExecutionID = name
+			last = *event.Result
 		}
-		if name := want.ExecutionID; name != "" {
-			if event.Start != nil {
-				event.Start.ExecutionID = name
-			}
-			if event.Result != nil {
-				event.Result.ExecutionID = name
-			}
-		}
-		if err != nil || out.event(event) != nil {
-			break
+		if out.event(event) != nil || err != nil {
+			break // the client is gone, or has all
 		}
 	}
-	if err != nil {
-		_ = out.event(event) // the client is gone, or has it
-	}
-	return nil
-}
-
-// cancelWithin bounds how long a container may take for a cancel that nobody
-// waits for.
-const cancelWithin = 30 * time.Second
-
-// abandon ends an execution whose client is gone.
-func (s *Server) abandon(gone context.Context, to *client.Client, executionID string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(gone), cancelWithin)
-	defer cancel()
-	if _, _, err := to.Cancel(ctx, executionID); err != nil && slots.AsError(err).Kind != slots.KindNotFound {
-		s.logger.Warn("execution was not cancelled", "execution", executionID, "error", err)
-	}
-}
-
-// cancelExecution answers POST /v1/leases/{lease}/executions/{id}/cancel, as
-// the container does: with the result as soon as there is one. The id is the
-// one that the call was given; of another call, or one that has not been sent
-// yet, nothing is known.
-func (s *Server) cancelExecution(c echo.Context) error {
-	lease, err := s.locate(c)
-	if err != nil {
-		return err
-	}
-	name := c.Param("execution")
-	if c.Request().URL.RawPath != "" { // the router has matched what was not decoded
-		if name, err = url.PathUnescape(name); err != nil {
-			return slots.Errorf(slots.KindBadRequest, "path is wrongly encoded")
-		}
-	}
-	to, err := s.Calls.Client(lease)
-	if err != nil {
-		return err
-	}
-	result, state, err := to.Cancel(c.Request().Context(), calls.ExecutionID(lease.Ref(), name))
-	switch {
-	case err != nil && slots.AsError(err).Kind == slots.KindNotFound:
-		return slots.Errorf(slots.KindNotFound, "Unknown execution: %.256s", name)
-	case err != nil:
-		return err
-	case state != "":
-		return s.answer(c, http.StatusOK, api.ExecutionState{ExecutionID: name, State: state})
-	}
-	result.ExecutionID = name
-	return s.answer(c, http.StatusOK, result)
+	return last, nil
 }
 
 // maxBatch is how many calls a batch may have.
@@ -247,6 +202,9 @@ func (s *Server) run(ctx context.Context, lease pool.Lease, batch []poolapi.Call
 				}
 				text, err := timed(r, newTiming(calls.Answer{Answer: answer}))
 				results <- placedResult{i, text, err}
+			}
+			if want.ExecutionID == "" {
+				want.ExecutionID = uuid.NewString()
 			}
 			err := check(want)
 			var p *calls.Pending

@@ -2,12 +2,14 @@ package httpapi
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"strings"
 
 	"github.com/labstack/echo/v4"
 
 	"berth/sandboxd/api"
+	"berth/sandboxd/client"
 )
 
 // mode is the form of an answer.
@@ -40,6 +42,7 @@ type sink struct {
 	s    *Server
 	c    echo.Context
 	mode mode
+	at   client.Offsets // up to which the client has the output, by then
 	b    bytes.Buffer
 }
 
@@ -64,6 +67,25 @@ func streamHeader(h http.Header, contentType string) {
 	h.Set("X-Accel-Buffering", "no") // proxies keep answers back otherwise
 }
 
+// advance notes where the client can go on after the event.
+func (k *sink) advance(e api.Event) {
+	var stream string
+	var to int64
+	switch {
+	case e.Chunk != nil:
+		stream, to = e.Chunk.Stream, e.Chunk.Offset+int64(len(e.Chunk.Bytes()))
+	case e.Gap != nil:
+		stream, to = e.Gap.Stream, e.Gap.To
+	default:
+		return
+	}
+	if stream == "stderr" {
+		k.at.Stderr = to
+		return
+	}
+	k.at.Stdout = to
+}
+
 // event sends one event. JSON holds no raw newline, so neither form can be
 // broken from inside.
 func (k *sink) event(e api.Event) error {
@@ -71,6 +93,7 @@ func (k *sink) event(e api.Event) error {
 	if err != nil {
 		return err
 	}
+	k.advance(e)
 	return k.write(e.Name, text)
 }
 
@@ -81,7 +104,11 @@ func (k *sink) write(name api.EventName, text []byte) error {
 	case k.mode == eventStream && name == api.EventPing:
 		k.b.WriteString(": ping\n\n")
 	case k.mode == eventStream:
-		k.b.WriteString("event: " + string(name) + "\ndata: ")
+		fmt.Fprintf(&k.b, "event: %s\n", name)
+		if name == api.EventChunk || name == api.EventGap {
+			fmt.Fprintf(&k.b, "id: %d.%d\n", k.at.Stdout, k.at.Stderr)
+		}
+		k.b.WriteString("data: ")
 		k.b.Write(text)
 		k.b.WriteString("\n\n")
 	default:

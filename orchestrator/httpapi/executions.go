@@ -1,0 +1,206 @@
+package httpapi
+
+import (
+	"context"
+	"iter"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"berth/orchestrator/calls"
+	"berth/orchestrator/pool"
+	"berth/sandboxd/api"
+	"berth/sandboxd/client"
+	"berth/slots"
+)
+
+// named is the execution that a path names: by its lease, and by the id that
+// its call was given or that its result has. What became of it is the
+// container's to say, for as long as it keeps it, which is longer than the
+// lease may last.
+type named struct {
+	lease pool.Lease
+	to    *client.Client
+	name  string // as callers say
+	id    string // in the container
+}
+
+func (s *Server) execution(c echo.Context) (named, error) {
+	lease, err := s.locate(c)
+	if err != nil {
+		return named{}, err
+	}
+	name, err := param(c, "execution")
+	if err != nil {
+		return named{}, err
+	}
+	to, err := s.Calls.Client(lease)
+	return named{lease, to, name, calls.ExecutionID(lease.Ref(), name)}, err
+}
+
+// error is err in the words of the caller, who does not know the container's
+// id of the execution.
+func (e named) error(err error) error {
+	had := slots.AsError(err)
+	if had == nil || !strings.Contains(had.Message, e.id) {
+		return err
+	}
+	told := *had
+	told.Message = strings.ReplaceAll(told.Message, e.id, e.name)
+	return &told
+}
+
+// answerExecution answers with the result of an execution that has ended and
+// with the state of another.
+func (s *Server) answerExecution(c echo.Context, e named, result api.Result, state string, err error) error {
+	switch {
+	case err != nil:
+		return e.error(err)
+	case state != "":
+		return s.answer(c, http.StatusOK, api.ExecutionState{ExecutionID: e.name, State: state})
+	}
+	result.ExecutionID = e.name
+	return s.answer(c, http.StatusOK, result)
+}
+
+// getExecution answers GET /v1/leases/{lease}/executions/{id}; with wait_s it
+// waits as long as that for the end.
+func (s *Server) getExecution(c echo.Context) error {
+	e, err := s.execution(c)
+	if err != nil {
+		return err
+	}
+	wait, err := queryWait(c)
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	result, state, err := e.to.Result(ctx, e.id)
+	if err == nil && state != "" && wait > 0 {
+		e.await(ctx, wait)
+		result, state, err = e.to.Result(ctx, e.id)
+	}
+	return s.answerExecution(c, e, result, state, err)
+}
+
+// await waits for the execution's end: by following it from behind all that
+// it may ever print. How that ends is not heard, the state is asked for anew.
+func (e named) await(ctx context.Context, wait time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	for event, err := range e.to.Follow(ctx, e.id, client.Offsets{Stdout: math.MaxInt64 >> 1, Stderr: math.MaxInt64 >> 1}) {
+		if err != nil || event.Result != nil {
+			return
+		}
+	}
+}
+
+// queryWait reads wait_s, which may be missing.
+func queryWait(c echo.Context) (time.Duration, error) {
+	text := c.QueryParam("wait_s")
+	if text == "" {
+		return 0, nil
+	}
+	s, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(s) {
+		s = -1
+	}
+	return seconds("wait_s", s)
+}
+
+// cancelWithin bounds how long a container may take for a cancel that nobody
+// waits for.
+const cancelWithin = 30 * time.Second
+
+// abandon ends an execution whose client is gone.
+func (s *Server) abandon(gone context.Context, to *client.Client, executionID string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(gone), cancelWithin)
+	defer cancel()
+	if _, _, err := to.Cancel(ctx, executionID); err != nil && slots.AsError(err).Kind != slots.KindNotFound {
+		s.logger.Warn("execution was not cancelled", "execution", executionID, "error", err)
+	}
+}
+
+// cancelExecution answers POST /v1/leases/{lease}/executions/{id}/cancel and
+// DELETE /v1/leases/{lease}/executions/{id}, as the container does: with the
+// result as soon as there is one. Of a call that has not been sent yet nothing
+// is known.
+func (s *Server) cancelExecution(c echo.Context) error {
+	e, err := s.execution(c)
+	if err != nil {
+		return err
+	}
+	result, state, err := e.to.Cancel(c.Request().Context(), e.id)
+	return s.answerExecution(c, e, result, state, err)
+}
+
+// streamExecution answers GET /v1/leases/{lease}/executions/{id}/stream: with
+// the events of an execution from two offsets on, which stand in the query or
+// in the id of the last event that the client has had.
+func (s *Server) streamExecution(c echo.Context) error {
+	e, err := s.execution(c)
+	if err != nil {
+		return err
+	}
+	from, err := resumeAt(c)
+	if err != nil {
+		return err
+	}
+	m := streamed(c.Request())
+	if m == plain {
+		m = eventStream
+	}
+	next, stop := iter.Pull2(e.to.Follow(c.Request().Context(), e.id, from))
+	defer stop()
+	_, err = s.passEvents(c, m, e.name, from, next)
+	return e.error(err)
+}
+
+// resumeAt reads where a stream goes on.
+func resumeAt(c echo.Context) (from client.Offsets, err error) {
+	if last := c.Request().Header.Get("Last-Event-ID"); last != "" {
+		stdout, stderr, _ := strings.Cut(last, ".")
+		if from.Stdout, err = offset("Last-Event-ID", stdout); err == nil {
+			from.Stderr, err = offset("Last-Event-ID", stderr)
+		}
+		if err != nil {
+			return from, slots.Errorf(slots.KindBadRequest, "Last-Event-ID must be two offsets with a dot between them")
+		}
+	}
+	for name, at := range map[string]*int64{"stdout_offset": &from.Stdout, "stderr_offset": &from.Stderr} {
+		if text := c.QueryParam(name); text != "" {
+			if *at, err = offset(name, text); err != nil {
+				return from, err
+			}
+		}
+	}
+	return from, nil
+}
+
+// offset reads a number of bytes.
+func offset(name, text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, slots.Errorf(slots.KindBadRequest, "%s must be an integer not below 0", name)
+	}
+	return n, nil
+}
+
+// outputExecution answers GET /v1/leases/{lease}/executions/{id}/output, as
+// the container does.
+func (s *Server) outputExecution(c echo.Context) error {
+	e, err := s.execution(c)
+	if err != nil {
+		return err
+	}
+	m := message{path: "/v1/executions/" + url.PathEscape(e.id) + "/output", judge: true}
+	if query := c.Request().URL.RawQuery; query != "" {
+		m.path += "?" + query
+	}
+	return e.error(s.forward(c, e.lease, m))
+}
