@@ -39,6 +39,8 @@ type instance struct {
 	log    *locked
 	client *http.Client
 	stop   func() // ends it as SIGTERM would
+
+	contract *contract // nil: answers are not held against it
 }
 
 // locked is a buffer that several may write to.
@@ -97,6 +99,7 @@ func start(t testing.TB, dir string, args ...string) *instance {
 		})
 	}
 	t.Cleanup(i.stop)
+	i.contract = newContract(t, i.get("/openapi.json").body)
 	want := 0
 	for _, template := range config.Templates {
 		want += template.MinContainers * template.Slots
@@ -165,6 +168,9 @@ func (i *instance) try(method, path string, body any, headers ...string) (reply,
 	r.Header.Set("Authorization", "Bearer "+trainerToken)
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
+		if name == "" {
+			continue
+		}
 		if r.Header.Set(name, value); value == "" {
 			r.Header.Del(name)
 		}
@@ -175,6 +181,9 @@ func (i *instance) try(method, path string, body any, headers ...string) (reply,
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
+	if err == nil && i.contract != nil {
+		assert.NoError(i.t, i.contract.holds(method, path, answer.StatusCode, answer.Header.Get("Content-Type"), text))
+	}
 	return reply{i.t, answer.StatusCode, answer.Header, text}, err
 }
 

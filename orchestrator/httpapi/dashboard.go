@@ -19,6 +19,13 @@ import (
 //go:embed web
 var web embed.FS
 
+// Content types of the page.
+const (
+	typeHTML   = "text/html; charset=utf-8"
+	typeScript = "text/javascript; charset=utf-8"
+	typeCSS    = "text/css; charset=utf-8"
+)
+
 // policy allows the page its own script, style and requests, and nothing else:
 // no inline script, no frame, nobody else's address, and no way from text to
 // markup in a browser that knows trusted types.

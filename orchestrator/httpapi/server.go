@@ -79,6 +79,8 @@ type Server struct {
 	forwarder *http.Client
 	strange   *routeMetrics // of requests that no route is for
 
+	description func() ([]byte, error) // of the routes, made when it is first asked for
+
 	requests, failures atomic.Uint64 // of tool calls by trajectory
 }
 
@@ -100,6 +102,7 @@ func New(deps Deps, config Config) *Server {
 	s.Metrics.registry.MustRegister(newCollector(s.Pools, s.Calls))
 	s.strange = s.Metrics.route("any", "other")
 	s.echo.HTTPErrorHandler = s.noRoute
+	s.description = sync.OnceValues(func() ([]byte, error) { return describe(s.routes()) })
 	for _, r := range s.routes() {
 		s.echo.Add(r.method, r.path, s.handler(r))
 	}

@@ -37,6 +37,23 @@ func streamed(r *http.Request) mode {
 	return plain
 }
 
+// streamEvent is an api.Event as it travels: the fields of its kind are there.
+type streamEvent struct {
+	Event    api.EventName `json:"event"`
+	ExecID   string        `json:"execution_id,omitempty"` // of start and result
+	Stream   string        `json:"stream,omitempty"`       // of chunk and gap
+	Offset   *int64        `json:"offset,omitempty"`       // of chunk
+	Text     string        `json:"data,omitempty"`         // of chunk, or data_base64
+	Bytes    string        `json:"data_base64,omitempty"`
+	From     *int64        `json:"from,omitempty"` // of gap
+	To       *int64        `json:"to,omitempty"`
+	Success  *bool         `json:"success,omitempty"` // of result
+	Output   *string       `json:"output,omitempty"`
+	Error    *string       `json:"error,omitempty"`
+	Metadata *api.Metadata `json:"metadata,omitempty"`
+	Index    *int          `json:"index,omitempty"` // of a result in a batch
+}
+
 // sink writes the events of one streamed answer. It is used by one goroutine.
 type sink struct {
 	s    *Server

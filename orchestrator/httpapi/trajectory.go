@@ -147,12 +147,15 @@ func (r *callRequest) call() (api.Call, error) {
 	return call, nil
 }
 
+// releaseRequest is the body of POST /release.
+type releaseRequest struct {
+	TrajectoryID string `json:"trajectory_id"`
+}
+
 // release answers POST /release. The slot is always made pristine, whatever
 // reset_workspace says: it may be another trajectory's next.
 func (s *Server) release(c echo.Context) error {
-	var req struct {
-		TrajectoryID string `json:"trajectory_id"`
-	}
+	var req releaseRequest
 	if err := s.readLoose(c, &req); err != nil {
 		return err
 	}
@@ -163,9 +166,14 @@ func (s *Server) release(c echo.Context) error {
 	return s.health(c)
 }
 
+// healthAnswer answers GET /health.
+type healthAnswer struct {
+	Status string `json:"status"`
+}
+
 // health answers GET /health.
 func (s *Server) health(c echo.Context) error {
-	return s.answer(c, http.StatusOK, map[string]string{"status": api.HealthOK})
+	return s.answer(c, http.StatusOK, healthAnswer{api.HealthOK})
 }
 
 // ready answers GET /readyz.
