@@ -106,6 +106,12 @@ const (
 	HeaderMode     = "Berth-Mode"        // permission bits of the file, octal
 )
 
+// Trailers of a tree that is read.
+const (
+	HeaderEntries = "Berth-Entries" // how many entries the archive holds
+	HeaderOmitted = "Berth-Omitted" // how many files were left out of it
+)
+
 // FileAnswer answers PUT /slots/{slot}/files/{path}.
 type FileAnswer struct {
 	Path    string `json:"path"` // relative to the workspace

@@ -169,25 +169,41 @@ func (f Files) Put(ctx context.Context, path string, content io.Reader, o PutOpt
 	return answer, err
 }
 
-// GetTar reads a tree as a tar stream, compressed with gzip if asked for. It
-// has to be closed.
-func (c *Client) GetTar(ctx context.Context, p Place, gzip bool) (io.ReadCloser, error) {
+// Tree is a tree that is being read. It has to be closed.
+type Tree struct {
+	io.ReadCloser
+	answer *http.Response
+}
+
+// Omitted is how many files were left out of the archive, because no archive
+// holds their kind or the slot may not read them. It is known when all was
+// read.
+func (t *Tree) Omitted() int {
+	n, err := strconv.Atoi(t.answer.Trailer.Get(api.HeaderOmitted))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// GetTar reads a tree as a tar stream, compressed with gzip if asked for.
+func (c *Client) GetTar(ctx context.Context, p Place, gzip bool) (*Tree, error) {
 	return c.in(p).GetTar(ctx, p.Path, gzip)
 }
 
 // GetTar is that of a Client.
-func (f Files) GetTar(ctx context.Context, path string, gzip bool) (io.ReadCloser, error) {
+func (f Files) GetTar(ctx context.Context, path string, gzip bool) (*Tree, error) {
 	r := f.request(http.MethodGet, path)
 	r.Again = true
 	r.Query.Set("tar", "1")
 	if gzip {
 		r.Query.Set("gzip", "1")
 	}
-	answer, err := f.c.send(ctx, r)
+	answer, err := f.c.send(ctx, r) //nolint:bodyclose // by who closes the Tree
 	if err != nil {
 		return nil, err
 	}
-	return answer.Body, nil
+	return &Tree{answer.Body, answer}, nil
 }
 
 // PutTar unpacks a tar stream, compressed with gzip or not, below a

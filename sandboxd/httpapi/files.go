@@ -226,7 +226,7 @@ func (s *Server) getTree(c echo.Context, p place) error {
 	}
 	out := &lateWriter{w: w, begin: func() {
 		w.Header().Set(echo.HeaderContentType, kind)
-		w.Header().Set("Trailer", headerEntries+", "+headerOmitted)
+		w.Header().Set("Trailer", api.HeaderEntries+", "+api.HeaderOmitted)
 	}}
 	if c.Request().Method == http.MethodHead {
 		return out.end(nil)
@@ -235,17 +235,11 @@ func (s *Server) getTree(c echo.Context, p place) error {
 	err := p.do(c.Request().Context(), op, workspace.ArchiveArgs{Path: p.path}, &reply, pipes{out: out})
 	if err == nil {
 		out.start()
-		w.Header().Set(headerEntries, strconv.Itoa(reply.EntryCount))
-		w.Header().Set(headerOmitted, strconv.Itoa(reply.Count))
+		w.Header().Set(api.HeaderEntries, strconv.Itoa(reply.EntryCount))
+		w.Header().Set(api.HeaderOmitted, strconv.Itoa(reply.Count))
 	}
 	return out.end(err)
 }
-
-// Trailers of a tree.
-const (
-	headerEntries = "Berth-Entries" // how many entries the archive holds
-	headerOmitted = "Berth-Omitted" // how many files were left out of it
-)
 
 // putFile answers PUT of a file, and of a tree with ?untar=1.
 func (s *Server) putFile(c echo.Context) error {
