@@ -3,48 +3,49 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 
+	"github.com/spf13/cobra"
+
 	"berth/cmd/berth/container"
 	"berth/cmd/berth/rollout"
 )
 
+func (a *app) demoCommand() *cobra.Command {
+	var binary string
+	var slots, trajectories int
+	cmd := &cobra.Command{
+		Use: "demo [flags] [-- FLAGS OF sandboxd serve]", Short: "Play a rollout against one container",
+		Long: "Starts a container, plays a rollout against it by the reference protocol and\nstops it.",
+		Args: behindDash,
+	}
+	cmd.Flags().StringVar(&binary, "agent", besideMe("sandboxd"), "the sandboxd `binary` to start")
+	cmd.Flags().IntVar(&slots, "slots", 8, "slots of the container")
+	cmd.Flags().IntVar(&trajectories, "trajectories", 8, "trajectories to play")
+	cmd.RunE = interruptible(func(ctx context.Context, _ *cobra.Command, args []string) error {
+		if slots < 1 || trajectories < 1 {
+			return usagef("--slots and --trajectories must be above 0")
+		}
+		return demo(ctx, container.Config{Binary: binary, Slots: slots, Args: args}, trajectories, a.out)
+	})
+	return cmd
+}
+
 // demo starts a container, plays a rollout against it and stops it. It is an
 // error when a trajectory fails or the container does not stop in order.
-func demo(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("berth demo", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	binary := flags.String("agent", besideMe("sandboxd"), "the sandboxd `binary` to start")
-	slots := flags.Int("slots", 8, "slots of the container")
-	trajectories := flags.Int("trajectories", 8, "trajectories to play")
-	flags.Usage = func() {
-		fmt.Fprint(stderr, "usage: berth demo [FLAGS] [-- FLAGS OF sandboxd serve]\n\nPlays a rollout against one container by the reference protocol.\n\n")
-		flags.PrintDefaults()
-	}
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return err
-		}
-		return errUsage
-	}
-	if *slots < 1 || *trajectories < 1 {
-		fmt.Fprintln(stderr, "berth demo: --slots and --trajectories must be above 0")
-		return errUsage
-	}
-
-	c, err := container.Start(ctx, container.Config{Binary: *binary, Slots: *slots, Args: flags.Args()})
+func demo(ctx context.Context, config container.Config, trajectories int, stdout io.Writer) error {
+	c, err := container.Start(ctx, config)
 	if err != nil {
 		return err
 	}
 	client := rollout.Client{URL: c.URL, Token: c.Token, HTTP: &http.Client{
-		Transport: &http.Transport{MaxIdleConnsPerHost: *slots},
+		Transport: &http.Transport{MaxIdleConnsPerHost: config.Slots},
 	}}
-	return errors.Join(play(ctx, client, *trajectories, stdout), c.Close())
+	return errors.Join(play(ctx, client, trajectories, stdout), c.Close())
 }
 
 // play runs the rollout and prints how it goes and went.

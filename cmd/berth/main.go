@@ -1,17 +1,11 @@
-// Command berth is Berth's command line for people.
+// Command berth is Berth's command line for people: a pool on this machine,
+// commands, shells and files in its slots, and measurements.
 //
-//	berth demo      play a rollout against one container
-//	berth bench     measure a container against its bars
-//	berth version   print the version
-//
-// Exit status: 0 done, 1 something went wrong, 2 the command line is wrong.
+// "berth --help" lists the commands and the exit statuses.
 package main
 
 import (
 	"context"
-	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -21,22 +15,12 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-const usage = `usage: berth COMMAND [FLAGS]
-
-  demo      play a rollout against one container
-  bench     measure a container against its bars
-  version   print the version
-
-Exit status: 0 done, 1 something went wrong, 2 the command line is wrong.
-"berth COMMAND --help" lists a command's flags.
-`
-
-// errUsage ends the program with status 2; what was wrong is printed already.
-var errUsage = errors.New("wrong usage")
-
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	status := Main(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	// A reader that went away is an error of a write, so that what was leased
+	// is given back.
+	signal.Ignore(syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP)
+	status := run(ctx, os.Args[1:], &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv})
 	stop()
 	os.Exit(status)
 }
@@ -44,34 +28,11 @@ func main() {
 // Main is the program: it runs the command that args name and returns the
 // exit status.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	err := dispatch(ctx, args, stdout, stderr)
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-		return 0
-	case errors.Is(err, errUsage):
-		return 2
-	}
-	fmt.Fprintln(stderr, "berth:", err)
-	return 1
+	return run(ctx, args, &app{in: eof{}, out: stdout, err: stderr, getenv: os.Getenv})
 }
 
-func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if len(args) == 0 {
-		fmt.Fprint(stderr, usage)
-		return errUsage
-	}
-	switch args[0] {
-	case "demo":
-		return demo(ctx, args[1:], stdout, stderr)
-	case "bench":
-		return measure(ctx, args[1:], stdout, stderr)
-	case "version":
-		fmt.Fprintln(stdout, "berth", version)
-		return nil
-	case "help", "-h", "--help":
-		fmt.Fprint(stdout, usage)
-		return nil
-	}
-	fmt.Fprintf(stderr, "berth: unknown command %q\n%s", args[0], usage)
-	return errUsage
-}
+// eof is an input that is over.
+type eof struct{}
+
+// Read returns io.EOF.
+func (eof) Read([]byte) (int, error) { return 0, io.EOF }

@@ -15,7 +15,7 @@ import (
 	"berth/cmd/berth/rollout/rollouttest"
 )
 
-func TestMain(m *testing.M) { rollouttest.Main(m) }
+func TestMain(m *testing.M) { rollouttest.Main(m, programs.remove) }
 
 // runMain runs the program and returns its status and what it printed.
 func runMain(ctx context.Context, args ...string) (int, string, string) {
@@ -57,7 +57,7 @@ func TestDemoThatIsInterruptedStopsItsAgent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(200*time.Millisecond, cancel)
 	status, _, _ := runMain(ctx, "demo", "--agent", binary, "--trajectories", "5000")
-	assert.Equal(t, 1, status)
+	assert.Equal(t, exitInterrupted, status)
 	left, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "*"))
 	require.NoError(t, err)
 	assert.Empty(t, left)

@@ -7,4 +7,7 @@
 // that a Go program can do without any isolation. It is measured in the same
 // run, in turns with what it is compared to, so that a machine that is slow
 // for a while is slow for both.
+//
+// Measure does the same with any server of the reference protocol, which it
+// puts under load.
 package bench

@@ -16,12 +16,17 @@ import (
 // actAsAgent makes a test binary behave like "sandboxd serve".
 const actAsAgent = "BERTH_TEST_ACT_AS_AGENT"
 
-// Main is the TestMain of packages that use Binary.
-func Main(m *testing.M) {
+// Main is the TestMain of packages that use Binary. What is to be done after
+// the tests is done in its order.
+func Main(m *testing.M, after ...func()) {
 	if os.Getenv(actAsAgent) != "" {
 		os.Exit(serve(os.Args[1:]))
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	for _, do := range after {
+		do()
+	}
+	os.Exit(status)
 }
 
 // Binary is the path of a binary that serves the stand-in container like

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	sandboxd "berth/sandboxd/client"
+	"berth/slots"
+	"berth/slots/workspace"
+)
+
+func (a *app) copyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cp SOURCE DESTINATION", Short: "Copy files and trees into a slot and out of it",
+		Long: `Copies a file, or a directory with all that is in it. One of the two is
+LEASE:PATH; PATH is from the slot's workspace, or below /workspace.
+
+Into a directory that is there the source comes under its own name, else it
+becomes the destination. What a tree from a slot would put outside of the
+destination is left out.`,
+		Example: `  berth cp notes.txt default-x7:slot_3:17:
+  berth cp default-x7:slot_3:17:build ./results`,
+		Args: arguments(2, 2),
+	}
+	cmd.RunE = interruptible(func(ctx context.Context, cmd *cobra.Command, args []string) error {
+		from, to := parsePlace(args[0]), parsePlace(args[1])
+		if (from.lease == "") == (to.lease == "") {
+			return usagef("one of the two must be in a slot, as CONTAINER:SLOT:TOKEN:PATH, and the other here")
+		}
+		c, err := a.client()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		lease, err := c.Lease(ctx, from.lease+to.lease)
+		if err != nil {
+			return err
+		}
+		ctx, done := c.Hold(ctx, lease)
+		defer done()
+		t := &transfer{files: c.Files(lease.ID), progress: a.newProgress()}
+		if from.lease != "" {
+			err = t.download(ctx, from.path, to.path)
+		} else {
+			err = t.upload(ctx, from.path, to.path)
+		}
+		moved := t.progress.end()
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+				return cause
+			}
+			return err
+		}
+		if a.asJSON(cmd, false) {
+			return a.printJSON(map[string]any{"from": args[0], "to": args[1], "bytes": moved})
+		}
+		return nil
+	})
+	return cmd
+}
+
+// place is a path here, or in the slot of a lease.
+type place struct{ lease, path string }
+
+var inSlot = regexp.MustCompile(`^([^:/]+:[^:/]+:[1-9][0-9]*):(.*)$`)
+
+func parsePlace(text string) place {
+	if m := inSlot.FindStringSubmatch(text); m != nil {
+		return place{m[1], m[2]}
+	}
+	return place{path: text}
+}
+
+// transfer copies between this machine and one slot.
+type transfer struct {
+	files    sandboxd.Files
+	progress *progress
+}
+
+// upload copies from here into the slot.
+func (t *transfer) upload(ctx context.Context, from, to string) error {
+	st, err := os.Stat(from)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	base := filepath.Base(from)
+	if base == "." || base == ".." || base == "/" {
+		base = "" // it means what is in it
+	}
+	isDir, err := t.remoteDir(ctx, to)
+	if err != nil {
+		return err
+	}
+	if isDir {
+		to = path.Join(to, base)
+	}
+	switch {
+	case st.IsDir():
+		return t.uploadTree(ctx, from, to)
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("copy: %s is neither a file nor a directory", from)
+	}
+	f, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	defer f.Close()
+	t.progress.begin(from, st.Size())
+	_, err = t.files.Put(ctx, to, t.progress.reader(f), sandboxd.PutOptions{Length: st.Size(), Mode: uint32(st.Mode().Perm())})
+	return err
+}
+
+// remoteDir reports whether there is a directory, or the path says that there
+// is to be one.
+func (t *transfer) remoteDir(ctx context.Context, name string) (bool, error) {
+	if trimmed := strings.TrimRight(name, "/"); trimmed == "" || trimmed == "." || trimmed == "/workspace" || trimmed != name {
+		return true, nil
+	}
+	f, err := t.files.Stat(ctx, name)
+	if err == nil {
+		_ = f.Close() // it has no content
+		return false, nil
+	}
+	switch slots.AsError(err).Kind {
+	case slots.KindNotFound:
+		return false, nil
+	case slots.KindBadRequest:
+		return true, nil // it is there and no file
+	case slots.KindDenied:
+		return false, nil // the copy itself is told why
+	default:
+		return false, err
+	}
+}
+
+func (t *transfer) uploadTree(ctx context.Context, from, to string) error {
+	tree, err := workspace.Open(from)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	t.progress.begin(from, 0)
+	packed, pack := io.Pipe()
+	var left workspace.Omissions
+	ended := make(chan struct{})
+	go func() { // waited for below
+		defer close(ended)
+		reply, err := tree.Tar(ctx, workspace.ArchiveArgs{}, pack)
+		left = reply.Omissions
+		_ = pack.CloseWithError(err) // nil is the end of the archive
+	}()
+	answer, err := t.files.PutTar(ctx, to, t.progress.reader(packed))
+	_ = packed.Close() // ends the packing if nobody reads any more
+	<-ended
+	_ = tree.Close() // it was read only
+	if err != nil {
+		return err
+	}
+	for _, o := range answer.Omitted {
+		left.Named = append(left.Named, workspace.Omission(o))
+	}
+	left.Count += answer.OmittedCount
+	return omitted(left)
+}
+
+// omitted is the error of a tree that was not copied whole.
+func omitted(left workspace.Omissions) error {
+	if left.Count == 0 {
+		return nil
+	}
+	names := make([]string, 0, 3)
+	for _, o := range left.Named[:min(len(left.Named), 3)] {
+		names = append(names, plainText(fmt.Sprintf("%s (%s)", o.Path, o.Reason)))
+	}
+	return fmt.Errorf("copied all but %d entries: %s", left.Count, strings.Join(names, ", "))
+}
+
+// download copies from the slot to here.
+func (t *transfer) download(ctx context.Context, from, to string) error {
+	st, err := os.Stat(to)
+	isDir := err == nil && st.IsDir() || strings.HasSuffix(to, "/")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("copy: %w", err)
+	}
+	base := path.Base(strings.TrimRight(from, "/"))
+	if base == "." || base == ".." || base == "/" || strings.TrimRight(from, "/") == "/workspace" {
+		base = "" // it means what is in it
+	}
+	target := to
+	if isDir {
+		target = filepath.Join(to, base)
+	}
+	f, err := t.files.Get(ctx, from, sandboxd.GetOptions{})
+	if err == nil {
+		defer f.Close()
+		return t.save(f, from, target)
+	}
+	if kind := slots.AsError(err).Kind; kind != slots.KindBadRequest {
+		return err
+	}
+	return t.downloadTree(ctx, from, target)
+}
+
+// save writes a file of the slot; what was there stays until it is whole.
+func (t *transfer) save(f *sandboxd.File, from, target string) (err error) {
+	t.progress.begin(from, f.Length)
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil { //nolint:gosec // as mkdir does
+		return fmt.Errorf("copy: %w", err)
+	}
+	draft, err := os.CreateTemp(filepath.Dir(target), ".berth-cp-")
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(draft.Name()) // best effort
+		}
+	}()
+	_, err = io.Copy(draft, t.progress.reader(f))
+	err = errors.Join(err, draft.Chmod(fs.FileMode(f.Mode).Perm()|0o200), draft.Close())
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", from, err)
+	}
+	if err := os.Rename(draft.Name(), target); err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	return nil
+}
+
+// downloadTree unpacks a tree of the slot, which may be hostile: package
+// workspace keeps it below target.
+func (t *transfer) downloadTree(ctx context.Context, from, target string) error {
+	packed, err := t.files.GetTar(ctx, from, false)
+	if err != nil {
+		return err
+	}
+	defer packed.Close()
+	if err := os.MkdirAll(target, 0o755); err != nil { //nolint:gosec // as mkdir does
+		return fmt.Errorf("copy: %w", err)
+	}
+	tree, err := workspace.Open(target)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	t.progress.begin(from, 0)
+	reply, err := tree.Untar(ctx, workspace.UntarArgs{}, t.progress.reader(packed))
+	if err = errors.Join(err, tree.Close()); err != nil {
+		return fmt.Errorf("copy %s: %w", from, err)
+	}
+	// What was left out is told behind the last byte of the answer.
+	if _, err := io.Copy(io.Discard, packed); err != nil {
+		return fmt.Errorf("copy %s: %w", from, err)
+	}
+	if n := packed.Omitted(); n > 0 {
+		reply.Count += n
+		reply.Named = append(reply.Named, workspace.Omission{Path: from, Reason: "holds what no archive holds"})
+	}
+	return omitted(reply.Omissions)
+}
