@@ -93,16 +93,16 @@ func (t *transfer) upload(ctx context.Context, from, to string) error {
 	if err != nil {
 		return fmt.Errorf("copy: %w", err)
 	}
-	base := filepath.Base(from)
-	if base == "." || base == ".." || base == "/" {
-		base = "" // it means what is in it
+	own := filepath.Base(from)
+	if own == "." || own == ".." || own == "/" {
+		own = "" // it means what is in it
 	}
 	isDir, err := t.remoteDir(ctx, to)
 	if err != nil {
 		return err
 	}
 	if isDir {
-		to = path.Join(to, base)
+		to = path.Join(to, own)
 	}
 	switch {
 	case st.IsDir():
@@ -191,13 +191,13 @@ func (t *transfer) download(ctx context.Context, from, to string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("copy: %w", err)
 	}
-	base := path.Base(strings.TrimRight(from, "/"))
-	if base == "." || base == ".." || base == "/" || strings.TrimRight(from, "/") == "/workspace" {
-		base = "" // it means what is in it
+	own := path.Base(strings.TrimRight(from, "/"))
+	if own == "." || own == ".." || own == "/" || strings.TrimRight(from, "/") == "/workspace" {
+		own = "" // it means what is in it
 	}
 	target := to
 	if isDir {
-		target = filepath.Join(to, base)
+		target = filepath.Join(to, own)
 	}
 	f, err := t.files.Get(ctx, from, sandboxd.GetOptions{})
 	if err == nil {
