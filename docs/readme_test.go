@@ -57,7 +57,7 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// run plays a script as a reader would, on a port of its own, and returns
+// run plays a script as a reader would, on ports of its own, and returns
 // what it printed. Nothing that it started is left behind.
 func run(t *testing.T, script string) string {
 	t.Helper()
@@ -69,8 +69,11 @@ func run(t *testing.T, script string) string {
 	require.NoError(t, os.Chmod(tmp, 0o711))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", strings.ReplaceAll(script, "127.0.0.1:8080", freeAddress(t)))
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "TMPDIR="+tmp)
+	for _, address := range []string{"127.0.0.1:8080", "127.0.0.1:9001"} {
+		script = strings.ReplaceAll(script, address, freeAddress(t))
+	}
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "TMPDIR="+tmp, "XDG_CONFIG_HOME="+tmp)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
