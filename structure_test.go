@@ -228,6 +228,10 @@ var importRules = []importRule{
 		reason: "only orchestrator/config speaks SQL",
 	},
 	{
+		in: `.`, except: `^cmd/berth$`, denied: `^github\.com/spf13/cobra|^golang\.org/x/term$|^mvdan\.cc/sh`, tests: true,
+		reason: "only the command line for people is one; the daemons stay small",
+	},
+	{
 		in: `.`, except: `^slots(/|$)`, denied: `^golang\.org/x/sys/unix$`,
 		reason: "only slots talks to the kernel",
 	},
@@ -294,6 +298,8 @@ func TestStructureImportRulesCatchWhatTheyForbid(t *testing.T) {
 		{"orchestrator/pool", "os", false, 1},
 		{"orchestrator/backend/nomad", "github.com/hashicorp/nomad/api", false, 0},
 		{"orchestrator/config", "database/sql", false, 0},
+		{"cmd/berth", "github.com/spf13/cobra", false, 0},
+		{"sandboxd", "github.com/spf13/cobra", false, 1},
 		{"cmd/sandboxd", "modernc.org/sqlite", false, 1},
 		{"cmd/sandboxd", "berth/slots/need", false, 1},
 		{"orchestrator", "berth/orchestrator/pool", false, 0},
