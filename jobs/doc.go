@@ -1,4 +1,8 @@
-// Package jobs is the place of the Nomad job: a function from a template
-// (image, slots, limits, isolation, environment) to one job, as HCL text and
-// as the API's value, made from one source. There is no code here yet.
+// Package jobs makes Nomad jobs of templates, once: Sandboxd, Orchestrator and
+// Prepull return the API's value, and File renders that same value as HCL2 for
+// people, so that what an orchestrator registers and what an operator reads
+// cannot differ.
+//
+// What the files of this folder hold is rendered by the tests, from the
+// examples of Files; BERTH_UPDATE=1 go test ./jobs writes them anew.
 package jobs

@@ -1,0 +1,210 @@
+package jobs_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/nomad/api"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"berth/jobs"
+	"berth/sandboxd"
+	"berth/slots/need"
+)
+
+// templates are one for each driver, with everything said that can be said.
+func templates() map[string]jobs.Template {
+	out := map[string]jobs.Template{"least": {Job: "p"}}
+	for _, driver := range jobs.Drivers() {
+		out[string(driver)] = jobs.Template{
+			Job: "pool-" + string(driver), Namespace: "ml", Region: "eu", Datacenters: []string{"a", "b"}, NodePool: "gpu", Priority: 70,
+			Driver: driver, Image: "example/sandboxd:1", Runtime: "runsc", Seccomp: "/s.json", Command: "/opt/sandboxd",
+			Args: []string{"--shm", "1GiB"}, Writable: true, Count: 3, Slots: 5, Isolation: "ns,net=loopback-only", NoNetwork: true,
+			Longest: 90 * time.Second, Drain: 25 * time.Second, SlotMemory: 1 << 30, SlotPids: 100, SlotCPUs: 0.5, SlotDisk: 1 << 31,
+			Cores: 4, MemoryMB: 2000, MemoryMaxMB: 3000, DiskMB: 5000, Meta: map[string]string{jobs.MetaTemplate: "t \"${x}\""},
+		}
+	}
+	return out
+}
+
+// asJSON is a job as it travels, to compare what Nomad would see.
+func asJSON(t *testing.T, job *api.Job) string {
+	t.Helper()
+	text, err := json.MarshalIndent(job, "", " ")
+	require.NoError(t, err)
+	return string(text)
+}
+
+func files(t *testing.T) map[string]jobs.File {
+	t.Helper()
+	all, err := jobs.Files()
+	require.NoError(t, err)
+	for name, template := range templates() {
+		for kind, build := range map[string]func(jobs.Template) (jobs.File, error){
+			"sandboxd": jobs.SandboxdFile, "orchestrator": jobs.OrchestratorFile, "prepull": jobs.PrepullFile,
+		} {
+			if kind == "orchestrator" && template.Driver != jobs.Docker && template.Driver != "" {
+				continue // its variable is of the image
+			}
+			file, err := build(template)
+			require.NoError(t, err, "%s %s", name, kind)
+			all[name+" "+kind] = file
+		}
+	}
+	return all
+}
+
+func TestTheTextAndTheValueOfAJobAreEqual(t *testing.T) {
+	for name, file := range files(t) {
+		t.Run(name, func(t *testing.T) {
+			text, err := file.HCL()
+			require.NoError(t, err)
+			job := parse(t, text)
+			job.Name = file.Job.Name // Nomad takes the ID
+			assert.Equal(t, asJSON(t, file.Job), asJSON(t, job), "%s", text)
+		})
+	}
+}
+
+func TestTheFilesForPeopleAreWhatTheCodeMakes(t *testing.T) {
+	all, err := jobs.Files()
+	require.NoError(t, err)
+	for name, file := range all {
+		text, err := file.HCL()
+		require.NoError(t, err)
+		if os.Getenv("BERTH_UPDATE") != "" {
+			require.NoError(t, os.WriteFile(name, text, 0o644)) //nolint:gosec // it is for everybody
+		}
+		have, err := os.ReadFile(name)
+		require.NoError(t, err)
+		assert.Equal(t, string(text), string(have), "BERTH_UPDATE=1 go test ./jobs writes %s anew", name)
+	}
+}
+
+func TestNomadItselfReadsTheFilesAsWeMeantThem(t *testing.T) {
+	nomad, err := exec.LookPath("nomad")
+	need.Facility(t, "nomad", err)
+	for name, file := range files(t) {
+		t.Run(name, func(t *testing.T) {
+			text, err := file.HCL()
+			require.NoError(t, err)
+			path := filepath.Join(t.TempDir(), "job.nomad.hcl")
+			require.NoError(t, os.WriteFile(path, text, 0o600))
+			out, err := exec.CommandContext(t.Context(), nomad, "job", "run", "-output", path).Output()
+			require.NoError(t, err)
+			var read struct{ Job *api.Job }
+			require.NoError(t, json.Unmarshal(out, &read))
+			file.Job.Canonicalize()
+			read.Job.Canonicalize()
+			assert.Equal(t, asJSON(t, file.Job), asJSON(t, read.Job))
+		})
+	}
+}
+
+func TestAPathThatLeadsNowhereIsAnError(t *testing.T) {
+	file, err := jobs.PrepullFile(jobs.Template{Job: "p"})
+	require.NoError(t, err)
+	wrong := file
+	wrong.Variables = []jobs.Variable{{Name: "x", Path: "group.none", About: "x"}}
+	_, err = wrong.HCL()
+	require.ErrorContains(t, err, "group.none")
+	file.Comments = map[string]string{"group.task.none": "x"}
+	_, err = file.HCL()
+	assert.ErrorContains(t, err, "group.task.none")
+}
+
+func TestAnImpossibleTemplateMakesNoJob(t *testing.T) {
+	for what, template := range map[string]jobs.Template{
+		"no name":       {},
+		"a path":        {Job: "a/b"},
+		"driver":        {Job: "p", Driver: "qemu"},
+		"isolation":     {Job: "p", Isolation: "strong"},
+		"count":         {Job: "p", Count: -1},
+		"slots":         {Job: "p", Slots: -1},
+		"memory":        {Job: "p", MemoryMB: 10, MemoryMaxMB: 5},
+		"slot memory":   {Job: "p", SlotMemory: -1},
+		"line break":    {Job: "p", Image: "a\nb"},
+		"argument":      {Job: "p", Args: []string{"a\x00"}},
+		"negative CPUs": {Job: "p", SlotCPUs: -1},
+	} {
+		_, err := jobs.Sandboxd(template)
+		require.Error(t, err, what)
+		_, err = jobs.Orchestrator(template)
+		require.Error(t, err, what)
+		_, err = jobs.Prepull(template)
+		require.Error(t, err, what)
+	}
+}
+
+// interpolated are Nomad's names in a value.
+var interpolated = regexp.MustCompile(`\$\{[^}]*\}`)
+
+func TestSandboxdTakesTheSettingsOfTheJob(t *testing.T) {
+	known := map[string]string{
+		"${NOMAD_IP_http}": "10.0.0.1", "${NOMAD_PORT_http}": "23456", "${NOMAD_SECRETS_DIR}": "/secrets",
+	}
+	for name, template := range templates() {
+		job, err := jobs.Sandboxd(template)
+		require.NoError(t, err)
+		one := job.TaskGroups[0].Tasks[0]
+		var environ []string
+		for key, value := range one.Env {
+			environ = append(environ, key+"="+interpolated.ReplaceAllStringFunc(value, func(s string) string {
+				require.Contains(t, known, s)
+				return known[s]
+			}))
+		}
+		args, ok := one.Config["args"].([]string)
+		require.True(t, ok)
+		config, err := sandboxd.Parse(args[1:], append(environ, "NOMAD_ALLOC_DIR=/alloc"), os.Stderr)
+		require.NoError(t, err, name)
+		assert.Equal(t, "/secrets/token", config.TokenFile)
+		assert.Equal(t, "/alloc", config.DataDir)
+		assert.True(t, strings.HasSuffix(config.Listen, ":23456"), config.Listen)
+		if name != "least" {
+			assert.Equal(t, template.Slots, config.Slots)
+			assert.Equal(t, template.Longest, config.MaxTimeout)
+			assert.Equal(t, template.Drain, config.DrainTimeout)
+			assert.Equal(t, template.SlotMemory, config.Limits.MemoryBytes)
+			assert.Equal(t, template.SlotPids, config.Limits.Pids)
+			assert.InDelta(t, template.SlotCPUs, config.Limits.CPUs, 0)
+			assert.Equal(t, template.SlotDisk, config.Limits.DiskBytes)
+			assert.False(t, config.Network)
+			assert.Equal(t, template.Isolation, config.Require.String())
+			assert.Greater(t, *one.KillTimeout, config.DrainTimeout, "what drains is not killed")
+		}
+	}
+}
+
+func TestTheSecretOfAPoolStandsInNoJob(t *testing.T) {
+	for name, template := range templates() {
+		job, err := jobs.Sandboxd(template)
+		require.NoError(t, err)
+		for _, one := range job.TaskGroups[0].Tasks[0].Templates {
+			assert.Equal(t, "0600", *one.Perms, name)
+			assert.True(t, strings.HasPrefix(*one.DestPath, "secrets/"), name)
+			assert.Contains(t, *one.EmbeddedTmpl, `{{ with nomadVar "nomad/jobs/`+template.Job+`" }}`)
+		}
+	}
+}
+
+func TestThePolicyIsAboutTheJobOfTheFiles(t *testing.T) {
+	text, err := os.ReadFile("orchestrator.policy.hcl")
+	require.NoError(t, err)
+	_, diags := hclsyntax.ParseConfig(text, "policy", hcl.InitialPos)
+	require.False(t, diags.HasErrors(), "%v", diags)
+	all, err := jobs.Files()
+	require.NoError(t, err)
+	id := *all["sandboxd.nomad.hcl"].Job.ID
+	assert.Contains(t, string(text), `path "`+jobs.VariablePath(id)+`"`)
+	assert.Contains(t, string(text), `path "berth/`+id+`/*"`)
+}

@@ -1,0 +1,137 @@
+# The orchestrator. It reaches Nomad by the socket that every task has, with the
+# identity of this job, which needs a policy:
+#
+#   nomad acl policy apply -namespace default -job berth-orchestrator berth jobs/orchestrator.policy.hcl
+#   nomad var put nomad/jobs/berth-orchestrator token=$(openssl rand -hex 32)
+
+variable "image" {
+  type        = string
+  default     = "berth/orchestrator:latest"
+  description = "image that holds orchestrator"
+}
+
+job "berth-orchestrator" {
+  name        = "berth-orchestrator"
+  type        = "service"
+  datacenters = ["*"]
+
+  group "orchestrator" {
+    count          = 1
+    shutdown_delay = "2s"
+
+    constraint {
+      attribute = "${attr.kernel.name}"
+      value     = "linux"
+    }
+
+    task "orchestrator" {
+      driver       = "docker"
+      kill_timeout = "25s"
+      kill_signal  = "SIGTERM"
+
+      config {
+        args            = ["serve"]
+        cap_drop        = ["all"]
+        image           = var.image
+        init            = true
+        pids_limit      = 4608
+        ports           = ["http"]
+        readonly_rootfs = true
+        security_opt    = ["no-new-privileges"]
+
+        mount {
+          readonly = false
+          target   = "/tmp"
+          type     = "tmpfs"
+
+          tmpfs_options {
+            size = 67108864
+          }
+        }
+      }
+
+      env {
+        NOMAD_ADDR               = "unix://${NOMAD_SECRETS_DIR}/api.sock"
+        ORCHESTRATOR_BACKEND     = "nomad"
+        ORCHESTRATOR_DATA_DIR    = "${NOMAD_ALLOC_DIR}/data"
+        ORCHESTRATOR_LISTEN      = "0.0.0.0:${NOMAD_PORT_http}"
+        ORCHESTRATOR_LOG_JSON    = "true"
+        ORCHESTRATOR_NOMAD_IMAGE = "berth/sandboxd:latest"
+        ORCHESTRATOR_NOMAD_JOB   = "berth-sandboxd"
+        ORCHESTRATOR_SLOTS       = "8"
+        ORCHESTRATOR_TOKEN_FILE  = "${NOMAD_SECRETS_DIR}/token"
+      }
+
+      resources {
+        cpu    = 500
+        memory = 256
+      }
+
+      # The token of trainers.
+      template {
+        destination = "secrets/token"
+        data        = "{{ with nomadVar \"nomad/jobs/berth-orchestrator\" }}{{ .token }}{{ end }}"
+        change_mode = "restart"
+        perms       = "0600"
+      }
+
+      # What the policy is given to.
+      identity {
+        name = "default"
+        env  = true
+      }
+    }
+
+    restart {
+      interval = "5m"
+      attempts = 3
+      delay    = "2s"
+      mode     = "fail"
+    }
+
+    reschedule {
+      delay          = "5s"
+      delay_function = "exponential"
+      max_delay      = "5m"
+      unlimited      = true
+    }
+
+    update {
+      max_parallel      = 1
+      health_check      = "checks"
+      min_healthy_time  = "3s"
+      healthy_deadline  = "3m"
+      progress_deadline = "10m"
+      canary            = 1
+      auto_revert       = true
+      auto_promote      = true
+    }
+
+    network {
+      port "http" {
+      }
+    }
+
+    service {
+      name     = "berth-orchestrator"
+      port     = "http"
+      provider = "nomad"
+
+      check {
+        name     = "alive"
+        type     = "http"
+        path     = "/livez"
+        interval = "10s"
+        timeout  = "5s"
+      }
+
+      check {
+        name     = "ready"
+        type     = "http"
+        path     = "/readyz"
+        interval = "2s"
+        timeout  = "2s"
+      }
+    }
+  }
+}

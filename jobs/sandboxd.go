@@ -1,0 +1,180 @@
+package jobs
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// pidsOfItsOwn is what a container needs besides its slots.
+const pidsOfItsOwn = 512
+
+// VariablePath is where the variable of the job is. Nomad lets the job's own
+// tasks read it without any policy.
+func VariablePath(job string) string { return "nomad/jobs/" + job }
+
+// Sandboxd makes the job of a pool.
+func Sandboxd(t Template) (*api.Job, error) {
+	t, err := t.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("make job of pool: %w", err)
+	}
+	job := blank(t.Job, "service", t)
+	job.Meta = maps.Clone(t.Meta)
+	group := &api.TaskGroup{
+		Name: new(Group), Count: &t.Count,
+		Networks: []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: Port}}}},
+		// A container that comes back has its leases and none of its workspaces,
+		// so it does not come back: its holders hear that their slots are lost,
+		// and Nomad places another one.
+		RestartPolicy: &api.RestartPolicy{Attempts: new(0), Interval: new(time.Minute), Delay: new(time.Second), Mode: new("fail")},
+		ReschedulePolicy: &api.ReschedulePolicy{
+			Delay: new(5 * time.Second), DelayFunction: new("exponential"), MaxDelay: new(5 * time.Minute), Unlimited: new(true),
+		},
+		// Leases outlive a client that its servers do not hear of for a while.
+		Disconnect: &api.DisconnectStrategy{LostAfter: new(10 * time.Minute), Replace: new(false), Reconcile: new(api.ReconcileOptionKeepOriginal)},
+		Update: &api.UpdateStrategy{
+			MaxParallel: new(1), Canary: new(1), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second),
+			HealthyDeadline: new(3 * time.Minute), ProgressDeadline: new(t.Drain + 10*time.Minute), AutoRevert: new(true), AutoPromote: new(true),
+		},
+		Migrate: &api.MigrateStrategy{
+			MaxParallel: new(1), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second), HealthyDeadline: new(3 * time.Minute),
+		},
+		Spreads:       []*api.Spread{{Attribute: "${node.unique.id}", Weight: new(int8(100))}},
+		EphemeralDisk: &api.EphemeralDisk{SizeMB: &t.DiskMB},
+		ShutdownDelay: new(2 * time.Second),
+		Constraints:   constraints(t),
+		Services:      []*api.Service{service(t.Job, Group)},
+		Tasks:         []*api.Task{task(t)},
+	}
+	job.TaskGroups = []*api.TaskGroup{group}
+	return job, nil
+}
+
+// blank is what all jobs begin with.
+func blank(id, kind string, t Template) *api.Job {
+	job := &api.Job{ID: &id, Name: &id, Type: &kind, Datacenters: t.Datacenters}
+	for at, value := range map[**string]string{&job.Namespace: t.Namespace, &job.Region: t.Region, &job.NodePool: t.NodePool} {
+		if value != "" {
+			*at = &value
+		}
+	}
+	if t.Priority > 0 {
+		job.Priority = &t.Priority
+	}
+	return job
+}
+
+// landlockKernel matches versions from 5.13 on. Distributions put into a
+// version what neither of Nomad's comparisons of versions can read.
+const landlockKernel = `^(5\.(1[3-9]|[2-9][0-9])|[6-9]\.|[1-9][0-9]+\.)`
+
+// constraints are what a machine must have for the isolation that is asked for.
+func constraints(t Template) []*api.Constraint {
+	all := []*api.Constraint{{LTarget: "${attr.kernel.name}", RTarget: "linux"}}
+	if t.Isolation != "none" && t.Isolation != "basic" && t.Isolation != "uid" {
+		all = append(all, &api.Constraint{LTarget: "${attr.kernel.version}", Operand: "regexp", RTarget: landlockKernel})
+	}
+	if t.Driver == Docker && t.Runtime != "" {
+		all = append(all, &api.Constraint{LTarget: "${attr.driver.docker.runtimes}", Operand: "set_contains", RTarget: t.Runtime})
+	}
+	return all
+}
+
+// service registers the port with Nomad. Liveness and readiness are asked
+// apart: a container that drains is alive and takes no more.
+func service(name, task string) *api.Service {
+	return &api.Service{
+		Name: name, Provider: "nomad", PortLabel: Port, TaskName: task,
+		Checks: []api.ServiceCheck{
+			{
+				Name: "alive", Type: "http", Path: "/livez", Interval: 10 * time.Second, Timeout: 5 * time.Second,
+				CheckRestart: &api.CheckRestart{Limit: 6, Grace: new(time.Minute)},
+			},
+			{Name: "ready", Type: "http", Path: "/readyz", Interval: 2 * time.Second, Timeout: 2 * time.Second},
+		},
+	}
+}
+
+// task is the sandboxd of a container.
+func task(t Template) *api.Task {
+	one := &api.Task{
+		Name: Group, Driver: string(t.Driver), KillTimeout: new(t.Drain + 5*time.Second), KillSignal: "SIGTERM",
+		Env: environment(t), Config: config(t), Templates: secrets(t),
+		Resources: &api.Resources{MemoryMB: &t.MemoryMB, MemoryMaxMB: &t.MemoryMaxMB},
+		LogConfig: &api.LogConfig{MaxFiles: new(3), MaxFileSizeMB: new(10)},
+	}
+	if t.Cores > 0 {
+		one.Resources.Cores = &t.Cores
+	} else {
+		one.Resources.CPU = &t.CPU
+	}
+	return one
+}
+
+// secrets are the files and variables that only the agent may see. Every
+// allocation has a token of its own, so that one that leaks opens one
+// container; a new secret reaches the agents by signal.
+func secrets(t Template) []*api.Template {
+	open := fmt.Sprintf("{{ with nomadVar %q }}", VariablePath(t.Job))
+	return []*api.Template{
+		{
+			DestPath:     new("secrets/token"),
+			EmbeddedTmpl: new(open + `{{ hmacSHA256Hex (env "NOMAD_ALLOC_ID") .` + Secret + `.Value }}{{ end }}`),
+			ChangeMode:   new("signal"), ChangeSignal: new("SIGHUP"), Perms: new("0600"), Splay: new(time.Second),
+		},
+		{
+			DestPath:     new("secrets/env"),
+			EmbeddedTmpl: new(open + `{{ with .` + EnvItem + `.Value }}SANDBOXD_ENV={{ . | toJSON }}{{ end }}{{ end }}`),
+			ChangeMode:   new("noop"), Perms: new("0600"), Envvars: new(true),
+		},
+	}
+}
+
+// environment is sandboxd's settings. Those that are its defaults are named as
+// well: the job says all of it.
+func environment(t Template) map[string]string {
+	env := map[string]string{
+		"SANDBOXD_LISTEN":        "${NOMAD_IP_http}:${NOMAD_PORT_http}",
+		"SANDBOXD_TOKEN_FILE":    "${NOMAD_SECRETS_DIR}/token",
+		"SANDBOXD_SLOTS":         strconv.Itoa(t.Slots),
+		"SANDBOXD_NETWORK":       map[bool]string{true: "off", false: "on"}[t.NoNetwork],
+		"SANDBOXD_MAX_TIMEOUT":   seconds(t.Longest),
+		"SANDBOXD_DRAIN_TIMEOUT": seconds(t.Drain),
+		"SANDBOXD_PIDS":          strconv.FormatInt(t.SlotPids, 10),
+		"SANDBOXD_MEMORY":        strconv.FormatInt(t.SlotMemory, 10),
+		"SANDBOXD_DISK":          strconv.FormatInt(t.SlotDisk, 10),
+		"SANDBOXD_CPUS":          strconv.FormatFloat(t.SlotCPUs, 'f', -1, 64),
+		"SANDBOXD_LOG_JSON":      "true",
+	}
+	if t.Driver == Docker { // the machine's address is not the container's
+		env["SANDBOXD_LISTEN"] = "0.0.0.0:${NOMAD_PORT_http}"
+	}
+	if t.Isolation != "" {
+		env["SANDBOXD_ISOLATION_REQUIRE"] = t.Isolation
+	}
+	return env
+}
+
+func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s" }
+
+// config is what the driver is told.
+func config(t Template) map[string]any {
+	args := append([]string{"serve"}, t.Args...)
+	if t.Driver != Docker {
+		return map[string]any{"command": t.Command, "args": args}
+	}
+	return map[string]any{
+		"image": t.Image, "args": args, "ports": []string{Port}, "runtime": t.Runtime,
+		"init": true, "readonly_rootfs": !t.Writable, "pids_limit": t.SlotPids*int64(t.Slots) + pidsOfItsOwn,
+		// Namespaces for the slots take no capability, only this profile.
+		"security_opt": []string{"no-new-privileges", "apparmor=unconfined", "seccomp=" + t.Seccomp},
+		"cap_drop":     []string{"audit_write", "mknod", "net_bind_service", "net_raw"},
+		"mount": []map[string]any{{
+			"type": "tmpfs", "target": "/tmp", "readonly": false, "tmpfs_options": []map[string]any{{"size": 64 << 20}},
+		}},
+	}
+}

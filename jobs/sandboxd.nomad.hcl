@@ -1,0 +1,221 @@
+# A pool of sandboxd containers. An orchestrator registers this job by itself and
+# scales it; run it by hand to see it first, or to change it for good.
+#
+# Its secret is a variable of Nomad that the tasks of the job may read:
+#
+#   nomad var put nomad/jobs/berth-sandboxd token=$(openssl rand -hex 32) env=''
+
+variable "count" {
+  type        = number
+  default     = 2
+  description = "containers"
+}
+
+variable "slots" {
+  type        = string
+  default     = "8"
+  description = "slots of each container"
+}
+
+variable "image" {
+  type        = string
+  default     = "berth/sandboxd:latest"
+  description = "image that holds sandboxd"
+}
+
+variable "runtime" {
+  type        = string
+  default     = ""
+  description = "of the engine: runsc, kata; empty for its own"
+}
+
+variable "security_opt" {
+  type        = list(string)
+  default     = ["no-new-privileges", "apparmor=unconfined", "seccomp=/etc/berth/seccomp-slots.json"]
+  description = "the seccomp profile of images/ lies on the client's disk"
+}
+
+job "berth-sandboxd" {
+  name        = "berth-sandboxd"
+  type        = "service"
+  datacenters = ["*"]
+
+  group "sandboxd" {
+    count = var.count
+    # It is taken out of the service first, then it is told to end.
+    shutdown_delay = "2s"
+
+    constraint {
+      attribute = "${attr.kernel.name}"
+      value     = "linux"
+    }
+
+    constraint {
+      attribute = "${attr.kernel.version}"
+      value     = "^(5\\.(1[3-9]|[2-9][0-9])|[6-9]\\.|[1-9][0-9]+\\.)"
+      operator  = "regexp"
+    }
+
+    task "sandboxd" {
+      driver = "docker"
+      # Running work ends first. A client allows 30 s unless its max_kill_timeout
+      # says more.
+      kill_timeout = "30s"
+      kill_signal  = "SIGTERM"
+
+      config {
+        args            = ["serve"]
+        cap_drop        = ["audit_write", "mknod", "net_bind_service", "net_raw"]
+        image           = var.image
+        init            = true
+        pids_limit      = 4608
+        ports           = ["http"]
+        readonly_rootfs = true
+        runtime         = var.runtime
+        security_opt    = var.security_opt
+
+        mount {
+          readonly = false
+          target   = "/tmp"
+          type     = "tmpfs"
+
+          tmpfs_options {
+            size = 67108864
+          }
+        }
+      }
+
+      env {
+        SANDBOXD_CPUS          = "0"
+        SANDBOXD_DISK          = "0"
+        SANDBOXD_DRAIN_TIMEOUT = "25s"
+        SANDBOXD_LISTEN        = "0.0.0.0:${NOMAD_PORT_http}"
+        SANDBOXD_LOG_JSON      = "true"
+        SANDBOXD_MAX_TIMEOUT   = "3600s"
+        SANDBOXD_MEMORY        = "0"
+        SANDBOXD_NETWORK       = "on"
+        SANDBOXD_PIDS          = "512"
+        SANDBOXD_SLOTS         = var.slots
+        SANDBOXD_TOKEN_FILE    = "${NOMAD_SECRETS_DIR}/token"
+      }
+
+      # memory_max counts where the scheduler allows memory oversubscription.
+      resources {
+        cpu        = 1000
+        memory     = 1024
+        memory_max = 2048
+      }
+
+      logs {
+        max_files     = 3
+        max_file_size = 10
+      }
+
+      # The agent alone reads these. A new token comes by signal, without a restart.
+      template {
+        destination   = "secrets/token"
+        data          = "{{ with nomadVar \"nomad/jobs/berth-sandboxd\" }}{{ hmacSHA256Hex (env \"NOMAD_ALLOC_ID\") .token.Value }}{{ end }}"
+        change_mode   = "signal"
+        change_signal = "SIGHUP"
+        splay         = "1s"
+        perms         = "0600"
+      }
+
+      template {
+        destination = "secrets/env"
+        data        = "{{ with nomadVar \"nomad/jobs/berth-sandboxd\" }}{{ with .env.Value }}SANDBOXD_ENV={{ . | toJSON }}{{ end }}{{ end }}"
+        change_mode = "noop"
+        perms       = "0600"
+        env         = true
+      }
+    }
+
+    # One machine that is lost takes few containers along.
+    spread {
+      attribute = "${node.unique.id}"
+      weight    = 100
+    }
+
+    # A container that comes back has its leases and none of its workspaces, so
+    # it does not come back: another one is placed.
+    restart {
+      interval = "1m"
+      attempts = 0
+      delay    = "1s"
+      mode     = "fail"
+    }
+
+    # Leases outlive a client that its servers do not hear of for a while.
+    disconnect {
+      lost_after = "10m"
+      replace    = false
+      reconcile  = "keep_original"
+    }
+
+    reschedule {
+      delay          = "5s"
+      delay_function = "exponential"
+      max_delay      = "5m"
+      unlimited      = true
+    }
+
+    # Workspaces, results and leases; they go with the container.
+    ephemeral_disk {
+      size = 2048
+    }
+
+    # One container of a new version goes first; it is taken back when it does
+    # not get well.
+    update {
+      max_parallel      = 1
+      health_check      = "checks"
+      min_healthy_time  = "3s"
+      healthy_deadline  = "3m"
+      progress_deadline = "10m25s"
+      canary            = 1
+      auto_revert       = true
+      auto_promote      = true
+    }
+
+    migrate {
+      max_parallel     = 1
+      health_check     = "checks"
+      min_healthy_time = "3s"
+      healthy_deadline = "3m"
+    }
+
+    network {
+      port "http" {
+      }
+    }
+
+    # A container that drains is alive, and not ready.
+    service {
+      name     = "berth-sandboxd"
+      port     = "http"
+      task     = "sandboxd"
+      provider = "nomad"
+
+      check {
+        name     = "alive"
+        type     = "http"
+        path     = "/livez"
+        interval = "10s"
+        timeout  = "5s"
+
+        check_restart {
+          limit = 6
+          grace = "1m"
+        }
+      }
+
+      check {
+        name     = "ready"
+        type     = "http"
+        path     = "/readyz"
+        interval = "2s"
+        timeout  = "2s"
+      }
+    }
+  }
+}

@@ -1,0 +1,132 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strings"
+	"time"
+
+	"berth/slots"
+)
+
+// Driver is how Nomad runs a task.
+type Driver string
+
+// The drivers that sandboxd runs under.
+const (
+	Docker  Driver = "docker"   // in a container of an image
+	Exec    Driver = "exec"     // a program of the machine, in a root of Nomad's making
+	RawExec Driver = "raw_exec" // a program of the machine, as it is
+)
+
+// Drivers are all of them.
+func Drivers() []Driver { return []Driver{Docker, Exec, RawExec} }
+
+// Names of what is in the job of a pool.
+const (
+	Group   = "sandboxd" // group, task and service
+	Port    = "http"     // label of sandboxd's port
+	Secret  = "token"    // item of the job's variable: what tokens are derived from
+	EnvItem = "env"      // item of the job's variable: the slots' environment, K=V a line
+)
+
+// Meta that the job of a pool carries.
+const (
+	MetaTemplate = "berth_template" // name of the template
+	MetaSpec     = "berth_spec"     // what the orchestrator asked for, to know its job again
+	MetaEnv      = "berth_env"      // names the version of the slots' environment
+)
+
+// Template is what the job of a pool is made of. Zero fields but Job mean the
+// defaults.
+type Template struct {
+	Job         string // ID of the job; required
+	Namespace   string
+	Region      string
+	Datacenters []string // default: all
+	NodePool    string
+	Priority    int
+
+	Driver   Driver   // default: docker
+	Image    string   // of the docker driver; default: berth/sandboxd:latest
+	Runtime  string   // of the docker driver: runsc, kata; default: the engine's own
+	Seccomp  string   // of the docker driver: where the client's disk has the profile of images/; default /etc/berth/seccomp-slots.json
+	Command  string   // of the other drivers; default /usr/local/bin/sandboxd
+	Args     []string // more of sandboxd's flags
+	Writable bool     // of the docker driver: the image's files may be written to
+
+	Count     int // of containers
+	Slots     int // of each container; default 8
+	Isolation string
+	NoNetwork bool          // slots have loopback only
+	Longest   time.Duration // longest timeout that a call may name; default 1 h
+	Drain     time.Duration // that running work gets when a container is stopped; default 25 s, as much as Nomad's clients allow without more configuration
+
+	SlotMemory int64   // bytes of memory of one slot; 0: no limit
+	SlotPids   int64   // processes of one slot; default 512
+	SlotCPUs   float64 // 0: no limit
+	SlotDisk   int64   // bytes of disk of one slot; 0: no limit
+
+	Cores       int // whole cores, so that nproc is true; 0: CPU counts
+	CPU         int // MHz; default 1000 when there are no Cores
+	MemoryMB    int // default 1024
+	MemoryMaxMB int // what a container may use when the machine has it to spare; default twice MemoryMB
+	DiskMB      int // default 2048
+
+	Meta map[string]string // more of it
+}
+
+var jobPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+
+// withDefaults checks the template and fills it in.
+func (t Template) withDefaults() (Template, error) {
+	if !jobPattern.MatchString(t.Job) {
+		return t, fmt.Errorf("job %.80q: want 1 to 63 letters, digits, - and _", t.Job)
+	}
+	or(&t.Driver, Docker)
+	switch t.Driver {
+	case Docker, Exec, RawExec:
+	default:
+		return t, fmt.Errorf("driver %q: want docker, exec or raw_exec", t.Driver)
+	}
+	or(&t.Image, "berth/sandboxd:latest")
+	or(&t.Seccomp, "/etc/berth/seccomp-slots.json")
+	or(&t.Command, "/usr/local/bin/sandboxd")
+	or(&t.Slots, 8)
+	or(&t.Longest, time.Hour)
+	or(&t.Drain, 25*time.Second)
+	or(&t.SlotPids, 512)
+	or(&t.MemoryMB, 1024)
+	or(&t.MemoryMaxMB, 2*t.MemoryMB)
+	or(&t.DiskMB, 2048)
+	if t.Cores == 0 {
+		or(&t.CPU, 1000)
+	}
+	if len(t.Datacenters) == 0 {
+		t.Datacenters = []string{"*"}
+	}
+	if t.Slots < 1 || t.Count < 0 || t.MemoryMB < 1 || t.MemoryMaxMB < t.MemoryMB || t.DiskMB < 1 || t.Cores < 0 || t.CPU < 0 {
+		return t, errors.New("count, slots or resources: a number is too small")
+	}
+	if t.SlotMemory < 0 || t.SlotPids < 0 || t.SlotDisk < 0 || !(t.SlotCPUs >= 0) || math.IsInf(t.SlotCPUs, 0) {
+		return t, errors.New("limits of a slot: want numbers of 0 or more")
+	}
+	if _, err := slots.ParseRequirement(t.Isolation); err != nil {
+		return t, fmt.Errorf("isolation: %w", err)
+	}
+	for _, text := range append([]string{t.Image, t.Runtime, t.Seccomp, t.Command}, t.Args...) {
+		if strings.ContainsAny(text, "\n\x00") {
+			return t, fmt.Errorf("%.80q has a line break or a zero byte", text)
+		}
+	}
+	return t, nil
+}
+
+// or gives the value its default.
+func or[T comparable](value *T, byDefault T) {
+	if *value == *new(T) {
+		*value = byDefault
+	}
+}
