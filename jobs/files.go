@@ -41,7 +41,7 @@ func SandboxdFile(t Template) (File, error) {
 		Comments: map[string]string{
 			"group.update":            "One container of a new version goes first; it is taken back when it does\nnot get well.",
 			"group.disconnect":        "Leases outlive a client that its servers do not hear of for a while.",
-			"group.restart":           "A container that comes back has its leases and none of its workspaces, so\nit does not come back: another one is placed.",
+			"group.restart":           "Leases, results and workspaces outlive a crash of the agent, not the\nallocation: it is started again in its place first.",
 			"group.service":           "A container that drains is alive, and not ready.",
 			"group.shutdown_delay":    "It is taken out of the service first, then it is told to end.",
 			"group.task.template":     "The agent alone reads these. A new token comes by signal, without a restart.",

@@ -27,10 +27,9 @@ func Sandboxd(t Template) (*api.Job, error) {
 	group := &api.TaskGroup{
 		Name: new(Group), Count: &t.Count,
 		Networks: []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: Port}}}},
-		// A container that comes back has its leases and none of its workspaces,
-		// so it does not come back: its holders hear that their slots are lost,
-		// and Nomad places another one.
-		RestartPolicy: &api.RestartPolicy{Attempts: new(0), Interval: new(time.Minute), Delay: new(time.Second), Mode: new("fail")},
+		// Leases, results and workspaces outlive a crash of the agent, not the
+		// allocation: it is started again in its place first.
+		RestartPolicy: &api.RestartPolicy{Attempts: new(3), Interval: new(10 * time.Minute), Delay: new(time.Second), Mode: new("fail")},
 		ReschedulePolicy: &api.ReschedulePolicy{
 			Delay: new(5 * time.Second), DelayFunction: new("exponential"), MaxDelay: new(5 * time.Minute), Unlimited: new(true),
 		},

@@ -136,11 +136,11 @@ job "berth-sandboxd" {
       weight    = 100
     }
 
-    # A container that comes back has its leases and none of its workspaces, so
-    # it does not come back: another one is placed.
+    # Leases, results and workspaces outlive a crash of the agent, not the
+    # allocation: it is started again in its place first.
     restart {
-      interval = "1m"
-      attempts = 0
+      interval = "10m"
+      attempts = 3
       delay    = "1s"
       mode     = "fail"
     }
