@@ -191,6 +191,20 @@ func (a *Agent) announce(version string) {
 	a.logger.Info("serving", "version", version, "address", a.Address().String(), "config", fmt.Sprintf("%+v", c))
 }
 
+// Reload reads the token again. The one before stays good for
+// Config.TokenGrace. When there is no usable token the old one stays in force.
+func (a *Agent) Reload() error {
+	if a.config.TokenFile == "" {
+		return nil
+	}
+	token, err := readToken(a.config.TokenFile)
+	if err != nil {
+		return err
+	}
+	a.server.Rotate(token, a.config.TokenGrace)
+	return nil
+}
+
 // Run serves until ctx ends, then drains: running calls get their time, then
 // everything ends. It closes the agent.
 func (a *Agent) Run(ctx context.Context) error {

@@ -20,6 +20,7 @@ type Config struct {
 	Slots          int
 	DataDir        string
 	TokenFile      string
+	TokenGrace     time.Duration
 	InsecureNoAuth bool
 
 	Attempt slots.Level
@@ -67,6 +68,7 @@ func settings(environ []string) []setting {
 		{"slots", "10", "number of slots", integer(func(c *Config) *int { return &c.Slots }, 1, 2000)},
 		{"data-dir", defaultDirectory(environ), "where workspaces, leases and the journal are; NOMAD_ALLOC_DIR, if set, is the default", text(func(c *Config) *string { return &c.DataDir })},
 		{"token-file", "", "file that holds the bearer token; the agent alone may be able to read it", text(func(c *Config) *string { return &c.TokenFile })},
+		{"token-grace", "2m", "how long the token before stays good after SIGHUP, which has the file read again", duration(func(c *Config) *time.Duration { return &c.TokenGrace })},
 		{"insecure-no-auth", "false", "serve other addresses than loopback without a token", boolean(func(c *Config) *bool { return &c.InsecureNoAuth })},
 		{"isolation-attempt", "ns+cgroup", "strongest isolation level to try: none basic landlock uid uid+landlock ns ns+cgroup", setAttempt},
 		{"isolation-require", "landlock", "least isolation to accept: a level and axes, as uid+landlock,net=loopback-only", setRequire},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"syscall"
 
@@ -77,10 +76,11 @@ func serve(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		logger.Error("cannot protect the agent", "error", err)
 		return exitFailed
 	}
-	ctx, stop := untilTold(ctx, logger)
+	ctx, reload, stop := untilTold(ctx, logger)
 	defer stop()
 	agent, err := sandboxd.Open(ctx, config, version, logger)
 	if err == nil {
+		go keepReloading(ctx, agent, reload, logger) // ends with the context
 		err = agent.Run(ctx)
 	}
 	if err != nil {
@@ -94,24 +94,48 @@ func serve(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	return exitOK
 }
 
-// untilTold ends the context at SIGTERM or SIGINT. Every other signal that
-// can be caught is noted and survived: slots must not end the agent.
-func untilTold(ctx context.Context, logger hclog.Logger) (context.Context, context.CancelFunc) {
+// keepReloading reads the token again whenever it is told to.
+func keepReloading(ctx context.Context, agent *sandboxd.Agent, told <-chan struct{}, logger hclog.Logger) {
+	for {
+		select {
+		case <-told:
+			if err := agent.Reload(); err != nil {
+				logger.Error("cannot reload, the old token stays", "error", err)
+				continue
+			}
+			logger.Info("reloaded")
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// untilTold ends the context at SIGTERM or SIGINT, and tells of SIGHUP. Every
+// other signal that can be caught is noted and survived: slots must not end
+// the agent.
+func untilTold(ctx context.Context, logger hclog.Logger) (_ context.Context, reload <-chan struct{}, _ context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := sandbox.Signals()
+	told := make(chan struct{}, 1)
 	go func() { // ends with the context
 		for {
 			select {
 			case s := <-signals:
-				if s == syscall.SIGTERM || s == syscall.SIGINT || s == os.Interrupt {
+				switch s {
+				case syscall.SIGTERM, syscall.SIGINT:
 					cancel(fmt.Errorf("got %v", s))
-					continue
+				case syscall.SIGHUP:
+					select {
+					case told <- struct{}{}:
+					default: // it is about to be done
+					}
+				default:
+					logger.Debug("signal ignored", "signal", s.String())
 				}
-				logger.Debug("signal ignored", "signal", s.String())
 			case <-ctx.Done():
 				return
 			}
 		}
 	}()
-	return ctx, func() { cancel(nil) }
+	return ctx, told, func() { cancel(nil) }
 }
