@@ -9,6 +9,9 @@
 // understood, artifacts answer success false under the status of the error's
 // kind, and all else answers an api.ErrorAnswer.
 //
+// Requests that are not the same when sent twice may bear an Idempotency-Key,
+// see headerKey. GET /openapi.json describes all routes, see describe.
+//
 // The dashboard at / is a page of ours that follows GET /v1/events, see viewers.
 // Nobody needs a token to load it; all that it shows asks for one.
 //

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"iter"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,9 +65,11 @@ func (s *Server) executeLease(c echo.Context) error {
 	if err := check(want); err != nil {
 		return err
 	}
-	if want.ExecutionID == "" {
-		want.ExecutionID = uuid.NewString() // so that it can be asked for by its id
+	one := []poolapi.Call{want}
+	if err := name(c, one); err != nil {
+		return err
 	}
+	want = one[0]
 	if m := streamed(c.Request()); m != plain {
 		return s.streamLease(c, lease, want, m)
 	}
@@ -101,6 +104,23 @@ func (s *Server) streamLease(c echo.Context, lease pool.Lease, want poolapi.Call
 	began, note := time.Now(), s.Calls.Note(lease, want.Tool)
 	last, err := s.passEvents(c, m, want.ExecutionID, client.Offsets{}, next)
 	note.Ended(dispatch.Answer{Result: last, Timing: dispatch.Timing{Run: time.Since(began)}}, cmp.Or(err, last.Err()))
+	return err
+}
+
+// name gives calls without an id one, so that they can be asked for by it: the
+// request's key if it has one, which makes them the executions that they were
+// when it was sent before.
+func name(c echo.Context, calls []poolapi.Call) error {
+	key, err := keyOf(c.Request())
+	for i := range calls {
+		switch call := &calls[i]; {
+		case call.ExecutionID != "":
+		case key == "":
+			call.ExecutionID = uuid.NewString()
+		default:
+			call.ExecutionID = "key-" + strconv.Itoa(i) + "-" + key
+		}
+	}
 	return err
 }
 
@@ -149,6 +169,9 @@ func (s *Server) batchLease(c echo.Context) error {
 	}
 	if len(want.Calls) > maxBatch {
 		return slots.Errorf(slots.KindTooLarge, "batch has %d calls: at most %d", len(want.Calls), maxBatch)
+	}
+	if err := name(c, want.Calls); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(c.Request().Context())
 	defer cancel()
@@ -202,9 +225,6 @@ func (s *Server) run(ctx context.Context, lease pool.Lease, batch []poolapi.Call
 				}
 				text, err := timed(r, newTiming(calls.Answer{Answer: answer}))
 				results <- placedResult{i, text, err}
-			}
-			if want.ExecutionID == "" {
-				want.ExecutionID = uuid.NewString()
 			}
 			err := check(want)
 			var p *calls.Pending

@@ -52,8 +52,12 @@ func (s *Server) acquire(c echo.Context) error {
 	if want.Template == "" {
 		want.Template = s.config.Template
 	}
+	key, err := keyOf(c.Request())
+	if err != nil {
+		return err
+	}
 	lease, err := s.Pools.Acquire(c.Request().Context(), pool.Request{
-		Template: want.Template, Trajectory: want.Trajectory, Labels: want.Labels, TTL: ttl, Wait: wait, Further: want.Further,
+		Template: want.Template, Trajectory: want.Trajectory, Labels: want.Labels, TTL: ttl, Wait: wait, Further: want.Further, Key: keyLabel(key),
 	})
 	if err != nil {
 		return err

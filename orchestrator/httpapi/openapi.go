@@ -33,6 +33,7 @@ type about struct {
 	kind     string       // content type of an answer that is not JSON
 	stream   reflect.Type // of the events that it answers when asked to
 	status   []int        // when all went well; none: 200
+	key      keyed        // what it does with headerKey
 }
 
 // is is the type for an about.
@@ -315,6 +316,12 @@ func (s *schemas) operation(r route) (object, error) {
 		p := object{"name": name, "in": "query"}
 		maps.Copy(p, queries[name])
 		parameters = append(parameters, p)
+	}
+	if a.key != keyIgnored {
+		parameters = append(parameters, object{
+			"name": headerKey, "in": "header", "schema": object{"type": "string", "minLength": 1, "maxLength": maxKey},
+			"description": "Requests with the same key are one request, and have one answer; with another body they are a conflict.",
+		})
 	}
 	if parameters != nil {
 		o["parameters"] = parameters

@@ -64,9 +64,9 @@ func (s *Server) poolRoutes() []route {
 	return []route{
 		{http.MethodGet, "/v1/pools", styleOurs, trainer, s.pools, about{text: "The pools in numbers", answer: is[poolapi.Pools]()}},
 		{http.MethodGet, "/v1/containers", styleOurs, trainer, s.containers, about{text: "The containers and their slots", answer: is[poolapi.Containers]()}},
-		{post, "/v1/containers/:id/cordon", styleOurs, operator, s.cordon, about{text: "Keep new leases away, or let them come again", body: is[poolapi.Cordon](), optional: true, answer: one}},
-		{post, "/v1/containers/:id/drain", styleOurs, operator, s.drain, about{text: "Stop a container when its leases have ended", body: is[poolapi.Drain](), optional: true, answer: one}},
-		{post, "/v1/containers/:id/recycle", styleOurs, operator, s.recycle, about{text: "Drain a container and start another one now", body: is[poolapi.Drain](), optional: true, answer: one}},
+		{post, "/v1/containers/:id/cordon", styleOurs, operator, s.cordon, about{key: keyAnswers, text: "Keep new leases away, or let them come again", body: is[poolapi.Cordon](), optional: true, answer: one}},
+		{post, "/v1/containers/:id/drain", styleOurs, operator, s.drain, about{key: keyAnswers, text: "Stop a container when its leases have ended", body: is[poolapi.Drain](), optional: true, answer: one}},
+		{post, "/v1/containers/:id/recycle", styleOurs, operator, s.recycle, about{key: keyAnswers, text: "Drain a container and start another one now", body: is[poolapi.Drain](), optional: true, answer: one}},
 	}
 }
 
@@ -75,13 +75,13 @@ func (s *Server) leaseRoutes() []route {
 	const lease = "/v1/leases/:lease"
 	which := []string{"template", "trajectory", "container", "label"}
 	return []route{
-		{http.MethodPost, "/v1/leases", styleOurs, trainer, s.acquire, about{text: "Lease a slot", body: is[poolapi.LeaseRequest](), answer: is[poolapi.Lease](), status: []int{http.StatusCreated}}},
+		{http.MethodPost, "/v1/leases", styleOurs, trainer, s.acquire, about{key: keyAnswers, text: "Lease a slot", body: is[poolapi.LeaseRequest](), answer: is[poolapi.Lease](), status: []int{http.StatusCreated}}},
 		{http.MethodGet, "/v1/leases", styleOurs, trainer, s.listLeases, about{text: "List leases", query: which, answer: is[poolapi.Leases]()}},
-		{http.MethodDelete, "/v1/leases", styleOurs, trainer, s.releaseLeases, about{text: "Release the leases that the query names", query: which, answer: is[poolapi.ReleasedLeases]()}},
+		{http.MethodDelete, "/v1/leases", styleOurs, trainer, s.releaseLeases, about{key: keyAnswers, text: "Release the leases that the query names", query: which, answer: is[poolapi.ReleasedLeases]()}},
 		{http.MethodGet, lease, styleOurs, trainer, s.getLease, about{text: "Look at a lease", answer: is[poolapi.Lease]()}},
 		{http.MethodPut, lease, styleOurs, trainer, s.renewLease, about{text: "Renew a lease", body: is[poolapi.LeaseRenewal](), optional: true, answer: is[poolapi.Lease]()}},
-		{http.MethodDelete, lease, styleOurs, trainer, s.releaseLease, about{text: "Release a lease", body: is[poolapi.LeaseRelease](), optional: true, answer: is[poolapi.Released]()}},
-		{http.MethodPost, lease + "/reset", styleOurs, trainer, s.resetLease, about{text: "Make the slot pristine and keep it", body: is[struct{}](), optional: true, answer: is[slots.Receipt]()}},
+		{http.MethodDelete, lease, styleOurs, trainer, s.releaseLease, about{key: keyAnswers, text: "Release a lease", body: is[poolapi.LeaseRelease](), optional: true, answer: is[poolapi.Released]()}},
+		{http.MethodPost, lease + "/reset", styleOurs, trainer, s.resetLease, about{key: keyAnswers, text: "Make the slot pristine and keep it", body: is[struct{}](), optional: true, answer: is[slots.Receipt]()}},
 	}
 }
 
@@ -91,8 +91,8 @@ func (s *Server) slotRoutes() []route {
 	const get, post, binary = http.MethodGet, http.MethodPost, echo.MIMEOctetStream
 	result, state, event := is[api.Result](), is[api.ExecutionState](), is[streamEvent]()
 	return []route{
-		{post, lease + "/execute", styleOurs, trainer, s.executeLease, about{text: "Run a tool", body: is[poolapi.Call](), answer: result, stream: event}},
-		{post, lease + "/batch", styleOurs, trainer, s.batchLease, about{text: "Run several in their order", body: is[poolapi.Batch](), answer: is[poolapi.Results](), stream: event}},
+		{post, lease + "/execute", styleOurs, trainer, s.executeLease, about{key: keyNames, text: "Run a tool", body: is[poolapi.Call](), answer: result, stream: event}},
+		{post, lease + "/batch", styleOurs, trainer, s.batchLease, about{key: keyNames, text: "Run several in their order", body: is[poolapi.Batch](), answer: is[poolapi.Results](), stream: event}},
 		{get, execution, styleOurs, trainer, s.getExecution, about{text: "An execution's result, or its state", query: []string{"wait_s"}, answer: result, or: state}},
 		{http.MethodDelete, execution, styleOurs, trainer, s.cancelExecution, about{text: "Cancel an execution", answer: result, or: state}},
 		{post, execution + "/cancel", styleOurs, trainer, s.cancelExecution, about{text: "Cancel an execution", answer: result, or: state}},

@@ -75,6 +75,7 @@ type Server struct {
 	ending   chan struct{} // closed when the server is to stop
 	end      func()        // closes it
 	viewers  viewers
+	answers  answers
 
 	forwarder *http.Client
 	strange   *routeMetrics // of requests that no route is for
@@ -98,7 +99,7 @@ func New(deps Deps, config Config) *Server {
 		tokens: newTokens(config.Token, config.OperatorToken), forwarder: newForwarder(), ending: make(chan struct{}),
 	}
 	s.end = sync.OnceFunc(func() { close(s.ending) })
-	s.viewers.s = s
+	s.viewers.s, s.answers.byKey = s, map[string]*kept{}
 	s.Metrics.registry.MustRegister(newCollector(s.Pools, s.Calls))
 	s.strange = s.Metrics.route("any", "other")
 	s.echo.HTTPErrorHandler = s.noRoute
@@ -158,7 +159,10 @@ func shutdown(ctx context.Context, server *http.Server, within time.Duration) er
 // handler is what every route has around it: deadlines, the token, panics,
 // failures and metrics.
 func (s *Server) handler(r route) echo.HandlerFunc {
-	seen := s.Metrics.route(r.method, r.path)
+	seen, handle := s.Metrics.route(r.method, r.path), r.handle
+	if r.about.key == keyAnswers {
+		handle = s.once(r)
+	}
 	return func(c echo.Context) error {
 		start := time.Now()
 		defer func() { seen.observe(c.Response().Status, time.Since(start)) }()
@@ -166,7 +170,7 @@ func (s *Server) handler(r route) echo.HandlerFunc {
 		s.begin(c)
 		err := s.tokens.admit(c.Request(), r.role)
 		if err == nil {
-			err = r.handle(c)
+			err = handle(c)
 		}
 		if err != nil {
 			s.refuse(c, r.style, err)

@@ -51,11 +51,13 @@ func (p *pool) acquire(ctx context.Context, want Request, now time.Time) (Lease,
 	var w *waiter
 	for {
 		p.mu.Lock()
+		var held *slot
 		if want.Further {
-			break
+			held = p.namedLocked(want, now)
+		} else {
+			w = p.asking[want.Trajectory]
+			held = p.firstLocked(want.Trajectory, now)
 		}
-		w = p.asking[want.Trajectory]
-		held := p.firstLocked(want.Trajectory, now)
 		if w != nil || held == nil {
 			break
 		}
@@ -233,6 +235,9 @@ func (p *pool) grant(ctx context.Context, w *waiter, c *container) {
 	want.Labels[labelGrant] = name
 	if w.want.Further {
 		want.Labels[labelFurther] = "1"
+	}
+	if w.want.Key != "" {
+		want.Labels[labelKey] = w.want.Key
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.owner.cfg.GrantTimeout)
 	defer cancel()

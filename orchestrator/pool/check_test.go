@@ -67,7 +67,7 @@ func TestImpossibleRequestsAreRefused(t *testing.T) {
 			"trajectory must":    func(r *pool.Request) { r.Trajectory = "" },
 			"1 to 256 bytes":     func(r *pool.Request) { r.Trajectory = strings.Repeat("x", 257) },
 			"labels that begin":  func(r *pool.Request) { r.Labels = map[string]string{"berth.grant": "x"} },
-			"at most 30 labels":  func(r *pool.Request) { r.Labels = many },
+			"at most 29 labels":  func(r *pool.Request) { r.Labels = many },
 			"label and its valu": func(r *pool.Request) { r.Labels = map[string]string{"x": strings.Repeat("x", 257)} },
 		} {
 			r := pool.Request{Template: "t", Trajectory: "x"}

@@ -16,7 +16,8 @@ const (
 	ownPrefix    = "berth."
 	labelGrant   = ownPrefix + "grant"   // names the request that the lease was given to
 	labelFurther = ownPrefix + "further" // the lease is one that a trajectory asked for beside its first
-	ownLabels    = 2
+	labelKey     = ownPrefix + "key"     // Request.Key
+	ownLabels    = 3
 )
 
 // Lease is a trajectory's right to a slot, and where that slot is.
@@ -64,6 +65,7 @@ type Request struct {
 	TTL        time.Duration     // 0: the template's
 	Wait       time.Duration     // how long to wait in the queue; 0: not at all
 	Further    bool              // one more slot, also if the trajectory has one
+	Key        string            // names a further slot: who asks again with it gets that one; at most slots.MaxLabelBytes
 }
 
 // QueueError is the cause of a slots.KindPoolExhausted: how it stood when the

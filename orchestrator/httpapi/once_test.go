@@ -1,0 +1,68 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"berth/slots"
+)
+
+func TestKeptAnswersAreBounded(t *testing.T) {
+	a := answers{byKey: map[string]*kept{}}
+	keep := func(name string, size int) *kept {
+		k, mine, err := a.begin(name, [32]byte{})
+		require.NoError(t, err)
+		require.True(t, mine)
+		_, err = k.Write(make([]byte, size))
+		require.NoError(t, err)
+		a.end(k, true)
+		return k
+	}
+	for n := range keptAnswers + 10 {
+		keep(fmt.Sprint(n), 1)
+	}
+	assert.Len(t, a.byKey, keptAnswers)
+	assert.Equal(t, keptAnswers, a.bytes)
+	assert.NotContains(t, a.byKey, "9")
+	assert.Contains(t, a.byKey, "10")
+	large := keep("large", keptBytes)
+	assert.Len(t, a.byKey, 1)
+	large.at = time.Now().Add(-keptFor)
+	_, mine, err := a.begin("large", [32]byte{1})
+	require.NoError(t, err, "what is forgotten is no conflict")
+	assert.True(t, mine)
+	assert.Zero(t, a.bytes)
+	assert.Zero(t, a.order.Len())
+}
+
+func TestWhatCameToNothingIsAskedAgain(t *testing.T) {
+	a := answers{byKey: map[string]*kept{}}
+	k, mine, err := a.begin("k", [32]byte{})
+	require.NoError(t, err)
+	require.True(t, mine)
+	same, mine, err := a.begin("k", [32]byte{})
+	require.NoError(t, err)
+	assert.False(t, mine)
+	assert.Same(t, k, same)
+	_, _, err = a.begin("k", [32]byte{1})
+	assert.Equal(t, slots.KindConflict, slots.AsError(err).Kind)
+	a.end(k, false)
+	<-same.done
+	assert.False(t, same.final)
+	assert.Empty(t, a.byKey)
+}
+
+func TestKeysAreOnePrintableText(t *testing.T) {
+	for _, values := range [][]string{{""}, {"a", "b"}, {"a b"}, {"a\x00"}, {"é"}} {
+		_, err := keyOf(&http.Request{Header: http.Header{headerKey: values}})
+		require.Error(t, err, "%q", values)
+	}
+	key, err := keyOf(&http.Request{Header: http.Header{headerKey: {"a-1"}}})
+	require.NoError(t, err)
+	assert.Equal(t, "a-1", key)
+}
