@@ -41,8 +41,8 @@ build: need-go ## build the static binaries into bin/
 run: build ## serve four slots on 127.0.0.1:8080 (RUN_ARGS=...)
 	exec bin/sandboxd serve $(RUN_ARGS)
 
-demo: build need-test ## one real rollout against one container (DEMO_ARGS=...)
-	bin/berth demo --agent bin/sandboxd $(DEMO_ARGS)
+demo: build need-test ## one real rollout on a pool of containers (DEMO_ARGS=...)
+	bin/berth demo --agent bin/sandboxd --orchestrator bin/orchestrator $(DEMO_ARGS)
 
 test: need-test ## all tests; those that need more say what (PKGS=, TESTFLAGS=, BERTH_REQUIRE=)
 	go test -count=1 -timeout 10m $(TESTFLAGS) $(PKGS)

@@ -16,21 +16,27 @@ import (
 )
 
 func (a *app) demoCommand() *cobra.Command {
-	var binary string
-	var slots, trajectories int
+	var pool poolConfig
+	var trajectories int
 	cmd := &cobra.Command{
-		Use: "demo [flags] [-- FLAGS OF sandboxd serve]", Short: "Play a rollout against one container",
-		Long: "Starts a container, plays a rollout against it by the reference protocol and\nstops it.",
+		Use: "demo [flags] [-- FLAGS OF sandboxd serve]", Short: "Play a rollout on a pool of containers",
+		Long: "Starts a pool, plays a rollout on the slots that its trajectories lease, and\nstops it.",
 		Args: behindDash,
 	}
-	cmd.Flags().StringVar(&binary, "agent", besideMe("sandboxd"), "the sandboxd `binary` to start")
-	cmd.Flags().IntVar(&slots, "slots", 8, "slots of the container")
-	cmd.Flags().IntVar(&trajectories, "trajectories", 8, "trajectories to play")
+	cmd.Flags().StringVar(&pool.agent, "agent", besideMe("sandboxd"), "the sandboxd `binary` to start")
+	cmd.Flags().StringVar(&pool.orchestrator, "orchestrator", besideMe("orchestrator"), "the orchestrator `binary` to start")
+	cmd.Flags().IntVar(&pool.containers, "containers", 2, "containers of the pool; 0: one without a pool, by the reference protocol")
+	cmd.Flags().IntVar(&pool.slots, "slots", 8, "slots of each container")
+	cmd.Flags().IntVar(&trajectories, "trajectories", 64, "trajectories to play")
 	cmd.RunE = interruptible(func(ctx context.Context, _ *cobra.Command, args []string) error {
-		if slots < 1 || trajectories < 1 {
-			return usagef("--slots and --trajectories must be above 0")
+		if pool.slots < 1 || trajectories < 1 || pool.containers < 0 {
+			return usagef("--slots and --trajectories must be above 0, --containers 0 or more")
 		}
-		return demo(ctx, container.Config{Binary: binary, Slots: slots, Args: args}, trajectories, a.out)
+		if pool.containers == 0 {
+			return demo(ctx, container.Config{Binary: pool.agent, Slots: pool.slots, Args: args}, trajectories, a.out)
+		}
+		pool.args = args
+		return demoPool(ctx, pool, trajectories, a.out)
 	})
 	return cmd
 }
@@ -48,7 +54,7 @@ func demo(ctx context.Context, config container.Config, trajectories int, stdout
 	return errors.Join(play(ctx, client, trajectories, stdout), c.Close())
 }
 
-// play runs the rollout and prints how it goes and went.
+// play runs the rollout on one container.
 func play(ctx context.Context, client rollout.Client, trajectories int, stdout io.Writer) error {
 	defer client.HTTP.CloseIdleConnections()
 	health, err := client.Health(ctx)
@@ -60,7 +66,12 @@ func play(ctx context.Context, client rollout.Client, trajectories int, stdout i
 		level = "not reported"
 	}
 	fmt.Fprintf(stdout, "container ready at %s, isolation %s\n", client.URL, level)
-	report, err := rollout.Run(ctx, client, rollout.Config{Trajectories: trajectories, Progress: stdout})
+	return playOn(ctx, client, trajectories, stdout)
+}
+
+// playOn runs the rollout and prints how it goes and went.
+func playOn(ctx context.Context, on rollout.Target, trajectories int, stdout io.Writer) error {
+	report, err := rollout.Run(ctx, on, rollout.Config{Trajectories: trajectories, Progress: stdout})
 	if err != nil {
 		return err
 	}

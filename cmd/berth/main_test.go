@@ -26,7 +26,7 @@ func runMain(ctx context.Context, args ...string) (int, string, string) {
 
 func TestDemoPlaysARolloutAndLeavesNothing(t *testing.T) {
 	binary := rollouttest.Binary(t)
-	status, stdout, stderr := runMain(t.Context(), "demo", "--agent", binary, "--slots", "4", "--trajectories", "9")
+	status, stdout, stderr := runMain(t.Context(), "demo", "--containers", "0", "--agent", binary, "--slots", "4", "--trajectories", "9")
 	require.Zero(t, status, stderr)
 	assert.Contains(t, stdout, "isolation not reported")
 	assert.Contains(t, stdout, "[9/9] trajectory ")
@@ -38,7 +38,7 @@ func TestDemoPlaysARolloutAndLeavesNothing(t *testing.T) {
 
 func TestDemoSaysWhyTheAgentDoesNotStart(t *testing.T) {
 	binary := rollouttest.Binary(t)
-	status, _, stderr := runMain(t.Context(), "demo", "--agent", binary, "--", "--refuse")
+	status, _, stderr := runMain(t.Context(), "demo", "--containers", "0", "--agent", binary, "--", "--refuse")
 	assert.Equal(t, 1, status)
 	assert.Contains(t, stderr, "ended before it was ready")
 	assert.Contains(t, stderr, "exit status 78")
@@ -47,7 +47,7 @@ func TestDemoSaysWhyTheAgentDoesNotStart(t *testing.T) {
 
 func TestDemoWithoutAnAgentIsAnError(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	status, _, stderr := runMain(t.Context(), "demo", "--agent", "/does/not/exist")
+	status, _, stderr := runMain(t.Context(), "demo", "--containers", "0", "--agent", "/does/not/exist")
 	assert.Equal(t, 1, status)
 	assert.Contains(t, stderr, "start container")
 }
@@ -56,7 +56,7 @@ func TestDemoThatIsInterruptedStopsItsAgent(t *testing.T) {
 	binary := rollouttest.Binary(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(200*time.Millisecond, cancel)
-	status, _, _ := runMain(ctx, "demo", "--agent", binary, "--trajectories", "5000")
+	status, _, _ := runMain(ctx, "demo", "--containers", "0", "--agent", binary, "--trajectories", "5000")
 	assert.Equal(t, exitInterrupted, status)
 	left, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "*"))
 	require.NoError(t, err)
@@ -69,6 +69,7 @@ func TestWrongUsageEndsWithStatus2(t *testing.T) {
 		{"dance"},
 		{"demo", "--unknown"},
 		{"demo", "--slots", "0"},
+		{"demo", "--containers", "-1"},
 		{"demo", "--trajectories", "-1"},
 		{"bench", "--runs", "0"},
 		{"bench", "--only", "("},

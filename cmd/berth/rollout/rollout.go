@@ -1,7 +1,9 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -13,10 +15,10 @@ type Config struct {
 	Progress     io.Writer // one line per trajectory that ended; nil for none
 }
 
-// Run plays the trajectories, as many at once as the container has slots.
-// The error says that nothing could be played; how each trajectory went
-// stands in the report.
-func Run(ctx context.Context, client Client, cfg Config) (Report, error) {
+// Run plays the trajectories, as many at once as the target has slots. The
+// error says that nothing could be played; how each trajectory went stands in
+// the report.
+func Run(ctx context.Context, on Target, cfg Config) (Report, error) {
 	programs, err := Programs()
 	if err != nil {
 		return Report{}, err
@@ -24,27 +26,28 @@ func Run(ctx context.Context, client Client, cfg Config) (Report, error) {
 	if cfg.Trajectories == 0 {
 		cfg.Trajectories = len(programs)
 	}
-	slots, err := client.Slots(ctx)
+	slots, take, err := on.prepare(ctx)
 	if err != nil {
 		return Report{}, err
 	}
 	start := time.Now()
-	free := make(chan string, len(slots))
-	for _, id := range slots {
-		free <- id
-	}
 	ended := make(chan Result)
 	for i := range cfg.Trajectories {
 		// Each of them sends one result; the loop below waits for all.
 		go func() {
-			t := trajectory{client: client, program: programs[i%len(programs)]}
-			t.result = Result{Number: i + 1, Program: t.program.Name, Slot: <-free}
-			t.run(ctx)
-			free <- t.result.Slot
+			t := trajectory{program: programs[i%len(programs)]}
+			t.result = Result{Number: i + 1, Program: t.program.Name}
+			if t.place, t.result.Err = take(ctx, i+1); t.result.Err == nil {
+				t.result.Slot = t.place.name()
+				t.run(ctx)
+				if err := t.place.leave(ctx); err != nil {
+					t.result.Err = errors.Join(t.result.Err, err)
+				}
+			}
 			ended <- t.result
 		}()
 	}
-	report := Report{Slots: len(slots)}
+	report := Report{Slots: slots}
 	for range cfg.Trajectories {
 		r := <-ended
 		report.Results = append(report.Results, r)
@@ -62,5 +65,5 @@ func progress(w io.Writer, ended, of int, r Result) {
 		verdict = "FAILED: " + r.Err.Error()
 	}
 	fmt.Fprintf(w, "[%*d/%d] trajectory %d, %s on %s, %s: %s\n",
-		len(fmt.Sprint(of)), ended, of, r.Number, r.Program, r.Slot, milliseconds(r.Took), verdict)
+		len(fmt.Sprint(of)), ended, of, r.Number, r.Program, cmp.Or(r.Slot, "no slot"), milliseconds(r.Took), verdict)
 }

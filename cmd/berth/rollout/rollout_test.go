@@ -8,12 +8,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"berth/cmd/berth/rollout"
 	"berth/cmd/berth/rollout/rollouttest"
+	"berth/orchestrator/client"
 )
 
 // serve starts the handler and returns a client of it.
@@ -152,4 +154,17 @@ func TestEveryProgramIsBrokenUntilItsEdit(t *testing.T) {
 			assert.Contains(t, line, " => ", p.Name)
 		}
 	}
+}
+
+func TestRolloutOnAPoolThatNeverStartsIsAnError(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"containers":[]}`))
+	}))
+	t.Cleanup(server.Close)
+	pool, err := client.New(client.Config{URL: server.URL})
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	_, err = rollout.Run(t.Context(), rollout.Pool{Client: pool, Slots: 1, Within: 50 * time.Millisecond}, rollout.Config{})
+	require.ErrorContains(t, err, "none of its containers is there after 50ms")
 }

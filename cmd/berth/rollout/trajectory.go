@@ -24,7 +24,7 @@ type Result struct {
 
 // trajectory is one rollout under way.
 type trajectory struct {
-	client  Client
+	place   place
 	program Program
 	result  Result
 }
@@ -54,7 +54,7 @@ func (t *trajectory) run(ctx context.Context) {
 	t.result.Took = time.Since(start)
 }
 
-func (t *trajectory) reset(ctx context.Context) error { return t.client.Reset(ctx, t.result.Slot) }
+func (t *trajectory) reset(ctx context.Context) error { return t.place.reset(ctx) }
 
 // upload writes the files in one batch.
 func (t *trajectory) upload(ctx context.Context) error {
@@ -68,7 +68,7 @@ func (t *trajectory) upload(ctx context.Context) error {
 		calls = append(calls, NewCall(t.result.Slot, "write_file", map[string]any{"path": f.path, "content": f.content}))
 	}
 	t.result.Executions += len(calls)
-	answers, err := t.client.Batch(ctx, calls)
+	answers, err := t.place.batch(ctx, calls)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (t *trajectory) writeDiff(ctx context.Context) error {
 }
 
 func (t *trajectory) fetchDiff(ctx context.Context) error {
-	a, err := t.client.ReadArtifact(ctx, t.result.Slot, "mend.diff")
+	a, err := t.place.artifact(ctx, "mend.diff")
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (t *trajectory) bash(ctx context.Context, command string) (Answer, error) {
 }
 
 func (t *trajectory) execute(ctx context.Context, tool string, args map[string]any) (Answer, error) {
-	a, took, err := t.client.Execute(ctx, NewCall(t.result.Slot, tool, args))
+	a, took, err := t.place.execute(ctx, NewCall(t.result.Slot, tool, args))
 	t.result.Executions++
 	t.result.Latencies = append(t.result.Latencies, took)
 	return a, err
