@@ -22,6 +22,7 @@ type Config struct {
 	OperatorTokenFile string
 	InsecureNoAuth    bool
 	MaxBody           int64
+	MaxConns          int
 
 	Backend      string // "local" is the only one
 	DataDir      string
@@ -41,6 +42,10 @@ type Config struct {
 
 // ErrUsage is a command line, environment or file that cannot be used.
 var ErrUsage = errors.New("usage")
+
+// ErrImpossible is a Config that cannot work here, however often it is tried:
+// a file or program that it names is missing, or not as it has to be.
+var ErrImpossible = errors.New("impossible configuration")
 
 // ErrHelp asks for help, which has been written.
 var ErrHelp = errors.New("help asked for")
@@ -98,6 +103,7 @@ func settings(c *Config, main *pool.Template) (flags *flag.FlagSet, file *string
 	flags.StringVar(&c.OperatorTokenFile, "operator-token-file", "", "file that holds the bearer token of operators; without it trainers are operators")
 	flags.BoolVar(&c.InsecureNoAuth, "insecure-no-auth", false, "serve other addresses than loopback without a token")
 	add(flags, size{&c.MaxBody}, "max-body", "64MiB", "largest JSON request")
+	add(flags, integer{&c.MaxConns, 1, 1 << 20}, "max-connections", "8192", "connections that are served at once; further ones wait")
 	add(flags, word{&c.Backend, []string{"local"}}, "backend", "local", "what runs the containers: local")
 	flags.StringVar(&c.DataDir, "data-dir", defaultDirectory(), "where everything of the containers is; slots pass through what is above it")
 	flags.StringVar(&c.Sandboxd, "sandboxd", "", "sandboxd to run; without it the one beside this program, else the one in PATH")

@@ -33,6 +33,7 @@ func TestParseGivesTheDocumentedDefaults(t *testing.T) {
 	assert.True(t, filepath.IsAbs(c.DataDir))
 	assert.Equal(t, []time.Duration{30 * time.Minute, 5 * time.Minute, 30 * time.Second}, []time.Duration{c.TrajectoryIdle, c.TrajectoryWait, c.DrainTimeout})
 	assert.Equal(t, int64(64<<20), c.MaxBody)
+	assert.Equal(t, 8192, c.MaxConns)
 	require.Len(t, c.Templates, 1)
 	m := c.Templates[0]
 	assert.Equal(t, "default", m.Name)

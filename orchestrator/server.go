@@ -44,11 +44,11 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	}()
 	token, err := readToken(c.TokenFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrImpossible, err)
 	}
 	operatorToken, err := readToken(c.OperatorTokenFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrImpossible, err)
 	}
 	if s.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", c.Listen); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
@@ -58,8 +58,11 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 		Dir: filepath.Join(c.DataDir, "containers"), Binary: c.Sandboxd, Args: c.SandboxdArgs, Keep: c.Keep,
 		Grace: c.DrainTimeout, Logger: logger,
 	})
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %w", ErrImpossible, err) // no program, or no directory
+	}
 	if err != nil {
-		return nil, fmt.Errorf("open local backend: %w", err)
+		return nil, err
 	}
 	metrics := httpapi.NewMetrics()
 	s.pools, err = pool.New(s.backend, connect, pool.Config{Templates: c.Templates, Log: logger, Observer: metrics})
@@ -71,7 +74,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 		Template: c.Templates[0].Name, Idle: c.TrajectoryIdle, Wait: c.TrajectoryWait, Logger: logger, Recent: seen,
 	})
 	s.http = httpapi.New(httpapi.Deps{Logger: logger, Metrics: metrics, Pools: s.pools, Calls: s.calls, Recent: seen}, httpapi.Config{
-		Token: token, OperatorToken: operatorToken, Template: c.Templates[0].Name, MaxBody: c.MaxBody, DrainTimeout: c.DrainTimeout,
+		Token: token, OperatorToken: operatorToken, Template: c.Templates[0].Name, MaxBody: c.MaxBody, MaxConns: c.MaxConns, DrainTimeout: c.DrainTimeout,
 	})
 	return s, nil
 }

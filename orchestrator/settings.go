@@ -194,6 +194,7 @@ Exit statuses:
   0   stopped by SIGTERM or SIGINT, everything drained
   1   failed: the log's last line says why
   64  the command line, a variable or the file cannot be used
+  78  what they name cannot: a token, a directory or sandboxd itself
 `)
 }
 

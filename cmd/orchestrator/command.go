@@ -19,6 +19,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 64
+	exitConfig = 78
 )
 
 const usage = `orchestrator leases the slots of many containers to trajectories
@@ -69,6 +70,9 @@ func serve(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	}
 	if err != nil {
 		logger.Error("ended", "error", err)
+		if errors.Is(err, orchestrator.ErrImpossible) {
+			return exitConfig
+		}
 		return exitFailed
 	}
 	logger.Info("ended")

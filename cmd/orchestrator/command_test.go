@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -43,13 +44,21 @@ func TestAServerThatCannotStartTellsIt(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer ln.Close()
-	for _, args := range [][]string{
-		{"--listen", ln.Addr().String(), "--data-dir", t.TempDir()},
-		{"--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--sandboxd", filepath.Join(t.TempDir(), "nothing")},
-		{"--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--token-file", filepath.Join(t.TempDir(), "nothing")},
+	nowhere := filepath.Join(t.TempDir(), "nothing")
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for _, c := range []struct {
+		args   []string
+		status int
+	}{
+		{[]string{"--listen", ln.Addr().String(), "--data-dir", t.TempDir()}, exitFailed},
+		{[]string{"--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--sandboxd", nowhere}, exitConfig},
+		{[]string{"--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--token-file", nowhere}, exitConfig},
+		{[]string{"--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--token-file", empty}, exitConfig},
+		{[]string{"--listen", "127.0.0.1:0", "--data-dir", empty, "--sandboxd", "/bin/true"}, exitConfig},
 	} {
 		var stdout, stderr bytes.Buffer
-		assert.Equal(t, exitFailed, Main(t.Context(), args, nil, &stdout, &stderr))
+		assert.Equal(t, c.status, Main(t.Context(), c.args, nil, &stdout, &stderr), "%v: %s", c.args, &stderr)
 		assert.Contains(t, stderr.String(), "ended: error=")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/labstack/echo/v4"
+	"golang.org/x/net/netutil"
 
 	"berth/orchestrator/calls"
 	"berth/orchestrator/pool"
@@ -37,7 +38,8 @@ type Config struct {
 	OperatorToken string // of operators, who may do all that trainers may; "": trainers are operators
 	Template      string // of leases whose request names none
 
-	MaxBody int64 // bytes of a JSON request; default 64 MiB
+	MaxBody  int64 // bytes of a JSON request; default 64 MiB
+	MaxConns int   // connections that are served at once, further ones wait; default 8192
 
 	HeaderTimeout time.Duration // for a request's headers; default 10 s
 	IdleTimeout   time.Duration // between two requests; default 2 min
@@ -47,6 +49,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.MaxBody = cmp.Or(c.MaxBody, 64<<20)
+	c.MaxConns = cmp.Or(c.MaxConns, 8192)
 	c.HeaderTimeout = cmp.Or(c.HeaderTimeout, 10*time.Second)
 	c.IdleTimeout = cmp.Or(c.IdleTimeout, 2*time.Minute)
 	c.Stall = cmp.Or(c.Stall, 30*time.Second)
@@ -128,7 +131,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		BaseContext:       func(net.Listener) context.Context { return requests },
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(ln) }() // waited for below
+	go func() { ended <- server.Serve(netutil.LimitListener(ln, s.config.MaxConns)) }() // waited for below
 	select {
 	case err := <-ended:
 		return fmt.Errorf("serve http: %w", err)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -163,6 +164,37 @@ func TestABodyThatStopsComingIsGivenUp(t *testing.T) {
 	code, body = speak(t, to, "POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
 	assert.Equal(t, 404, code, body)
 	assert.Contains(t, body, "no such route")
+}
+
+func TestConnectionsOverTheCapWaitForTheirTurn(t *testing.T) {
+	s, _ := newServer(t, Config{MaxConns: 2, DrainTimeout: time.Second})
+	to := serving(t, s)
+	const question = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+	ask := func() (net.Conn, *bufio.Reader) {
+		conn, err := net.Dial("tcp", to.String())
+		require.NoError(t, err)
+		t.Cleanup(func() { conn.Close() })
+		_, err = io.WriteString(conn, question)
+		require.NoError(t, err)
+		return conn, bufio.NewReader(conn)
+	}
+	served := func(r *bufio.Reader) {
+		answer, err := http.ReadResponse(r, nil)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		assert.Equal(t, 200, answer.StatusCode)
+	}
+	first, answer := ask()
+	served(answer)
+	_, answer = ask()
+	served(answer)
+	third, answer := ask()
+	require.NoError(t, third.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
+	_, err := answer.Peek(1)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it is not served yet")
+	require.NoError(t, first.Close())
+	require.NoError(t, third.SetReadDeadline(time.Now().Add(time.Minute)))
+	served(answer)
 }
 
 func TestAPanicIsAnInternalErrorAndOnRecord(t *testing.T) {
