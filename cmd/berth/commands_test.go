@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -40,6 +42,34 @@ func TestSlotsAndTopShowWhoHoldsWhat(t *testing.T) {
 	assert.NotContains(t, top.stdout, "\x1b")
 	assert.Equal(t, 1, decode[view](t, p.run("top").stdout).Pools[0].Acquired)
 	assert.Equal(t, 2, p.run("top", "--interval", "0s").status)
+}
+
+func TestTopDrawsAnewUntilCtrlC(t *testing.T) {
+	p := start(t, "2")
+	cmd := p.command("top", "--interval", "50ms")
+	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 12, Cols: 100})
+	require.NoError(t, err)
+	defer tty.Close()
+	var screen lockedBuffer
+	read := make(chan struct{})
+	go func() { // ends with the terminal
+		defer close(read)
+		_, _ = io.Copy(&screen, tty)
+	}()
+	shows := func(signs string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Contains(screen.String(), "  "+signs+clearLine) }, patience, 10*time.Millisecond, "%q", &screen)
+	}
+	shows("..")
+	p.hold("a", nil)
+	p.hold("b", nil)
+	shows("LL")
+	_, err = tty.Write([]byte{ctrlC})
+	require.NoError(t, err)
+	assert.Zero(t, p.wait(cmd))
+	<-read
+	assert.True(t, strings.HasPrefix(screen.String(), otherScreen))
+	assert.Contains(t, screen.String(), oldScreen, "the terminal is left as it was")
 }
 
 func TestASlotIsOneSign(t *testing.T) {
@@ -162,6 +192,14 @@ func TestUpServesUntilCtrlC(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, answer.Body.Close())
 	assert.Equal(t, http.StatusUnauthorized, answer.StatusCode, "it asks for the token")
+
+	level, err := berthslots.ParseLevel(p.said["isolation"].(string))
+	require.NoError(t, err)
+	if level >= berthslots.LevelLandlock {
+		thief := p.run("exec", "--", "cat", path)
+		assert.NotZero(t, thief.status, "a slot must not read it")
+		assert.NotContains(t, thief.stdout, strings.TrimSpace(string(text)))
+	}
 
 	cmd := p.command("exec", "--", "sh", "-c", "echo begun; sleep 1; echo done")
 	var out lockedBuffer
