@@ -44,6 +44,8 @@ func TestReleaseIsDoneOnce(t *testing.T) {
 		receipt, err := p.Release(t.Context(), l.Ref(), true)
 		require.NoError(t, err)
 		assert.True(t, receipt.Clean)
+		assert.Equal(t, uint64(1), receipt.Generation)
+		assert.Equal(t, receipt.Generation, p.Containers()[0].Slots[0].Generation, "known before anybody looks")
 
 		next := acquire(t, p, "y")
 		_, err = p.Release(t.Context(), l.Ref(), true)

@@ -146,6 +146,9 @@ func (p *pool) releasedLocked(s *slot, r *release, receipt *slots.Receipt, err e
 		c.seen = now
 		if !next {
 			s.receipt, s.receiptFor, s.resets = receipt, r.token, 0
+			if receipt != nil {
+				s.generation = receipt.Generation
+			}
 		}
 		over(slots.StateAvailable)
 	case kind == slots.KindResetFailed:

@@ -328,7 +328,14 @@ func (c *container) Release(ctx context.Context, slotID string, want api.LeaseRe
 	if err := sleep(ctx, takes); err != nil {
 		return nil, err
 	}
-	return &slots.Receipt{Clean: true, Checks: []slots.Check{{Name: "processes", OK: true}}}, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settleLocked(time.Now())
+	s, err := c.slot(slotID)
+	if err != nil {
+		return nil, err
+	}
+	return &slots.Receipt{Clean: true, Generation: s.generation, Checks: []slots.Check{{Name: "processes", OK: true}}}, nil
 }
 
 func (c *container) Reset(ctx context.Context, slotID string, token *uint64) (slots.Receipt, error) {
