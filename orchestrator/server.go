@@ -73,7 +73,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	s.calls = calls.New(s.pools, calls.Config{
 		Template: c.Templates[0].Name, Idle: c.TrajectoryIdle, Wait: c.TrajectoryWait, Logger: logger, Recent: seen,
 	})
-	s.http = httpapi.New(httpapi.Deps{Logger: logger, Metrics: metrics, Pools: s.pools, Calls: s.calls, Recent: seen}, httpapi.Config{
+	s.http = httpapi.New(httpapi.Deps{Logger: logger, Metrics: metrics, Pools: s.pools, Calls: s.calls, Recent: seen}, httpapi.Config{ //nolint:contextcheck // requests have contexts of their own
 		Token: token, OperatorToken: operatorToken, Template: c.Templates[0].Name, MaxBody: c.MaxBody, MaxConns: c.MaxConns, DrainTimeout: c.DrainTimeout,
 	})
 	return s, nil
