@@ -246,7 +246,7 @@ func (i *instance) pids() map[string]int {
 	out := map[string]int{}
 	for pid, container := range agents {
 		// What an agent is about to start looks like the agent for a moment.
-		if agents[parent(pid)] == "" {
+		if of := parent(pid); of > 0 && agents[of] == "" {
 			out[container] = pid
 		}
 	}
