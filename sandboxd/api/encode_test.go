@@ -119,6 +119,7 @@ func TestWhatJSONCannotSayIsAnErrorAndSpoilsNoOther(t *testing.T) {
 		require.Error(t, err)
 		text, err := Result{Output: "<&>"}.Encode()
 		require.NoError(t, err)
+		//nolint:testifylint // as it is on the wire
 		assert.Equal(t, `{"success":false,"output":"<&>","error":"","execution_id":"","metadata":{"queue_ms":0,"generation":0}}`, string(text))
 	}
 }

@@ -196,11 +196,8 @@ func (i *instance) translate(err error) error {
 // used up: processes, memory, descriptors. What runs there can end, and then
 // the same command starts.
 func exhausted(e *holder.StageError) bool {
-	switch syscall.Errno(e.Errno) {
-	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE:
-		return true
-	}
-	return false
+	errno := syscall.Errno(e.Errno)
+	return errno == unix.EAGAIN || errno == unix.ENOMEM || errno == unix.EMFILE
 }
 
 // streams are the pipes of one command.

@@ -84,7 +84,7 @@ func TestACommandThatFindsNoRoomInItsSlotMayBeTriedAgain(t *testing.T) {
 			require.Eventually(t, func() bool {
 				pids := alive(m)
 				for _, pid := range pids {
-					syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may have ended
+					syscall.Kill(pid, syscall.SIGKILL)
 				}
 				return len(pids) == 0
 			}, time.Minute, 10*time.Millisecond, "the crowd is gone")
