@@ -273,7 +273,7 @@ func (s *siege) hold(t *testing.T, slot string) held {
 	r, err := s.Tool(slot, "bash", map[string]any{
 		"background": true, "env": map[string]string{"SECRET_OF_THE_NEIGHBOUR": s.targets.Secret},
 		"command": "./attacker hold '" + string(text) + "' >held 2>&1 & for i in {1..200}; do [ -s held ] && break; sleep 0.05; done; cat held",
-	}, 30)
+	}, 120)
 	require.NoError(t, err)
 	var h held
 	require.NoError(t, json.Unmarshal([]byte(r.Output), &h), "%+v", r)
@@ -345,7 +345,7 @@ func (s *siege) launch(slot string, args map[string]any, names ...string) (api.R
 	}
 	all := map[string]any{"command": "./attacker run '" + string(text) + "' " + strings.Join(names, " ")}
 	maps.Copy(all, args)
-	return s.Tool(slot, "bash", all, 40)
+	return s.Tool(slot, "bash", all, 180) // a slow machine's 5
 }
 
 // usable waits until a slot works again: it may have lost its holder.

@@ -83,14 +83,14 @@ echo "open('$PWD/ran','a').write('python')" | tee sitecustomize.py usercustomize
 export BASH_ENV=$PWD/bash_env ENV=$PWD/bash_env LD_PRELOAD=$PWD/evil.so PYTHONSTARTUP=$PWD/sitecustomize.py PATH=$PWD:$PATH PROMPT_COMMAND='touch ran' SHELLOPTS PS4='$(touch ran)'
 rm -f ran`
 	for _, tool := range []string{"bash", "bash_stateful"} {
-		_, err := s.Tool("slot_0", tool, map[string]any{"command": plant}, 20)
+		_, err := s.Tool("slot_0", tool, map[string]any{"command": plant}, 120)
 		require.NoError(t, err)
 	}
-	_, err := s.Tool("slot_0", "bash", map[string]any{"command": "true", "env": map[string]string{"BASH_ENV": "bash_env", "PATH": "/nowhere:/usr/bin:/bin", "LD_PRELOAD": "evil.so"}}, 20)
+	_, err := s.Tool("slot_0", "bash", map[string]any{"command": "true", "env": map[string]string{"BASH_ENV": "bash_env", "PATH": "/nowhere:/usr/bin:/bin", "LD_PRELOAD": "evil.so"}}, 120)
 	require.NoError(t, err)
-	s.Bash(t, "slot_0", "command rm -f ran", 20)
+	s.Bash(t, "slot_0", "command rm -f ran", 120)
 	seen := func(tool string, args map[string]any) {
-		r, err := s.Tool("slot_0", tool, args, 20)
+		r, err := s.Tool("slot_0", tool, args, 120)
 		require.NoError(t, err)
 		assert.Empty(t, r.Error, "%s %v", tool, args)
 		assert.NotContains(t, r.Output, "ld.so", "an LD_PRELOAD of another execution is in force")
@@ -110,7 +110,7 @@ rm -f ran`
 	seen("glob", map[string]any{"pattern": "**"})
 	seen("grep", map[string]any{"pattern": "y"})
 	s.renew(t, "slot_0")
-	r, err := s.Tool("slot_0", "bash_stateful", map[string]any{"command": `echo "$BASH_ENV$LD_PRELOAD$PROMPT_COMMAND"; ls -A`}, 20)
+	r, err := s.Tool("slot_0", "bash_stateful", map[string]any{"command": `echo "$BASH_ENV$LD_PRELOAD$PROMPT_COMMAND"; ls -A`}, 120)
 	require.NoError(t, err)
 	assert.Empty(t, strings.TrimSpace(r.Output), "of the last tenant")
 	s.arm(t, "slot_0")
@@ -127,7 +127,7 @@ func inheritedDescriptors(t *testing.T, s *siege) {
 			assert.False(t, f.Open, "%v: %s", args, f.Note)
 		}
 	}
-	r, err := s.Tool("slot_0", "bash_stateful", map[string]any{"command": commandOf(t, s, "A11.fds")}, 20)
+	r, err := s.Tool("slot_0", "bash_stateful", map[string]any{"command": commandOf(t, s, "A11.fds")}, 120)
 	require.NoError(t, err)
 	assert.Contains(t, r.Output, `"open":false`, "in the persistent shell: %s", r.Output)
 }
@@ -139,7 +139,7 @@ func raceTheGuard(t *testing.T, s *siege) {
 	t.Cleanup(func() { s.targets.Marker = "" })
 	s.fire(t, "slot_0", nil, "A12.race")
 	time.Sleep(200 * time.Millisecond)
-	r := s.Bash(t, "slot_1", "cat reached 2>/dev/null | wc -l; rm -f reached", 20)
+	r := s.Bash(t, "slot_1", "cat reached 2>/dev/null | wc -l; rm -f reached", 120)
 	count := strings.TrimSpace(r.Output)
 	if s.promised(t, "net=host-minus-agent-port") {
 		assert.Equal(t, "0", count, "calls that a slot got through to its neighbour with a leaked token")
@@ -207,7 +207,7 @@ func noCores(t *testing.T, s *siege) {
 	if !s.promised(t, "basic") {
 		return
 	}
-	r := s.Bash(t, "slot_0", "ulimit -Hc; ulimit -c unlimited 2>/dev/null; sh -c 'kill -SEGV $$'; ls", 20)
+	r := s.Bash(t, "slot_0", "ulimit -Hc; ulimit -c unlimited 2>/dev/null; sh -c 'kill -SEGV $$'; ls", 120)
 	assert.True(t, strings.HasPrefix(r.Output, "0\n"), r.Output)
 	cores, err := filepath.Glob(s.inside("slot_0", "core*"))
 	require.NoError(t, err)

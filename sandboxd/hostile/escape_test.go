@@ -145,7 +145,7 @@ func setuidFiles(t *testing.T, s *siege) {
 		assert.False(t, f.Open, f.Note)
 		t.Log(f)
 	}
-	r := s.Bash(t, "slot_0", "su -c true </dev/null; sudo -n true; grep -E 'NoNewPrivs|CapEff' /proc/self/status", 20)
+	r := s.Bash(t, "slot_0", "su -c true </dev/null; sudo -n true; grep -E 'NoNewPrivs|CapEff' /proc/self/status", 120)
 	t.Log(strings.TrimSpace(r.Output), fmt.Sprint(r.Metadata.Details))
-	s.Bash(t, "slot_0", "rm -f suid sgid", 20)
+	s.Bash(t, "slot_0", "rm -f suid sgid", 120)
 }

@@ -95,12 +95,12 @@ func twoClients(t *testing.T, s *siege) {
 	for _, who := range []string{"a", "b"} {
 		both.Go(func() {
 			for range 5 {
-				s.Try("slot_2", "[ -e busy ] && echo overlap >> overlaps; touch busy; sleep 0.02; rm busy; echo "+who+" >> calls", 20) // the file tells
+				s.Try("slot_2", "[ -e busy ] && echo overlap >> overlaps; touch busy; sleep 0.02; rm busy; echo "+who+" >> calls", 120) // the file tells
 			}
 		})
 	}
 	both.Wait()
-	assert.Equal(t, "10", strings.TrimSpace(s.Bash(t, "slot_2", "wc -l < calls; cat overlaps 2>/dev/null", 20).Output))
+	assert.Equal(t, "10", strings.TrimSpace(s.Bash(t, "slot_2", "wc -l < calls; cat overlaps 2>/dev/null", 120).Output))
 }
 
 // nextTenant leaves everything that can be left, resets the slot, and looks
@@ -112,20 +112,20 @@ func nextTenant(t *testing.T, s *siege) {
 	s.targets.Secret, s.targets.Key = "left"+neighbours.Secret, neighbours.Key+1
 	h := s.hold(t, "slot_2")
 	t.Logf("the last tenant had %+v", h)
-	s.Tool("slot_2", "bash_stateful", map[string]any{"command": "export LEFT=" + s.targets.Secret + "; left() { :; }; alias left=ls; cd /tmp; sleep 300 &"}, 20) // what it can leave
+	s.Tool("slot_2", "bash_stateful", map[string]any{"command": "export LEFT=" + s.targets.Secret + "; left() { :; }; alias left=ls; cd /tmp; sleep 300 &"}, 120) // what it can leave
 	r := s.Bash(t, "slot_2", `
 mkdir -p .ssh .cache/pip .npm .config/systemd/user .local/bin; echo x > .ssh/authorized_keys; echo x > .npmrc; echo evil > .bashrc
 mkdir deep; chmod 3777 deep; touch deep/f; chmod 6755 deep/f; chmod 000 deep; touch -- -rf '$(reboot)'; mkfifo pipe; ln -s / root
 (echo '* * * * * true' | crontab -) 2>/dev/null; (echo true | at now) 2>/dev/null
-[ -n "$TMPDIR" ] && touch "$TMPDIR/left"; id -u`, 20)
+[ -n "$TMPDIR" ] && touch "$TMPDIR/left"; id -u`, 120)
 	uid, err := strconv.Atoi(strings.TrimSpace(r.Output))
 	require.NoError(t, err, r.Output)
 	s.renew(t, "slot_2")
-	r = s.Bash(t, "slot_2", `ls -A . ; ls -A "$TMPDIR" 2>/dev/null; ls -A /tmp/berth-hostile-* /var/tmp/berth-hostile-* /dev/shm/berth-hostile-* /run/berth-hostile-* 2>/dev/null | grep "`+s.targets.Secret+`"; crontab -l 2>/dev/null; jobs`, 20)
+	r = s.Bash(t, "slot_2", `ls -A . ; ls -A "$TMPDIR" 2>/dev/null; ls -A /tmp/berth-hostile-* /var/tmp/berth-hostile-* /dev/shm/berth-hostile-* /run/berth-hostile-* 2>/dev/null | grep "`+s.targets.Secret+`"; crontab -l 2>/dev/null; jobs`, 120)
 	if s.promised(t, "landlock") {
 		assert.Empty(t, strings.TrimSpace(r.Output), "left by the last tenant")
 	}
-	state, err := s.Tool("slot_2", "bash_stateful", map[string]any{"command": `echo "$LEFT"; type left; pwd; jobs`}, 20)
+	state, err := s.Tool("slot_2", "bash_stateful", map[string]any{"command": `echo "$LEFT"; type left; pwd; jobs`}, 120)
 	require.NoError(t, err)
 	assert.NotContains(t, state.Output, s.targets.Secret)
 	s.arm(t, "slot_2")
@@ -168,16 +168,16 @@ func TestHostileXWithAPrivateRoot(t *testing.T) {
 for f in /etc/`+mark+` /usr/local/bin/`+mark+` /`+mark+` /var/spool/`+mark+` /opt/`+mark+`; do echo '#!/bin/sh' > $f; done
 echo /workspace/evil.so > /etc/ld.so.preload; echo evil > /etc/profile.d/`+mark+`.sh; rm -rf /usr/share/doc; mkdir /usr/share/doc
 echo '`+mark+`' >> /etc/hosts; echo '`+mark+`' >> /etc/passwd
-ls -d /etc/`+mark+` /usr/local/bin/`+mark, 30)
+ls -d /etc/`+mark+` /usr/local/bin/`+mark, 120)
 			assert.Contains(t, wrote.Output, "/etc/"+mark, "the root is not writable: %s", wrote.Error)
 			seen := `ls -d /etc/` + mark + ` /usr/local/bin/` + mark + ` /` + mark + ` /var/spool/` + mark + ` /opt/` + mark + ` /etc/profile.d/` + mark + `.sh 2>/dev/null; grep -l ` + mark + ` /etc/hosts /etc/passwd; cat /etc/ld.so.preload 2>/dev/null`
-			assert.Empty(t, strings.TrimSpace(s.Bash(t, "slot_1", seen, 30).Output), "what the neighbour sees")
+			assert.Empty(t, strings.TrimSpace(s.Bash(t, "slot_1", seen, 120).Output), "what the neighbour sees")
 			for _, path := range []string{"/etc/" + mark, "/usr/local/bin/" + mark, "/" + mark, "/etc/ld.so.preload", "/opt/" + mark} {
 				assert.NoFileExists(t, path, "in the container itself")
 			}
 			s.renew(t, "slot_0")
-			assert.Empty(t, strings.TrimSpace(s.Bash(t, "slot_0", seen, 30).Output), "what the next tenant sees")
-			assert.Equal(t, s.Bash(t, "slot_1", "ls /usr/share/doc | wc -l", 30).Output, s.Bash(t, "slot_0", "ls /usr/share/doc | wc -l", 30).Output)
+			assert.Empty(t, strings.TrimSpace(s.Bash(t, "slot_0", seen, 120).Output), "what the next tenant sees")
+			assert.Equal(t, s.Bash(t, "slot_1", "ls /usr/share/doc | wc -l", 120).Output, s.Bash(t, "slot_0", "ls /usr/share/doc | wc -l", 30).Output)
 		})
 	}
 }
