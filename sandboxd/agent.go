@@ -130,7 +130,7 @@ func (a *Agent) hostConfig() sandbox.Config {
 	}
 	return sandbox.Config{
 		DataDir: filepath.Join(c.DataDir, "sandboxes"), Slots: c.Slots,
-		Attempt: c.Attempt, Require: require, Limits: c.Limits, Network: c.Network, PrivateRoot: c.Private,
+		Attempt: c.Attempt, Require: require, Limits: c.Limits, Disk: c.Disk, Network: c.Network, PrivateRoot: c.Private,
 		AgentPort: port, RefusesUIDs: true, FirstUID: c.FirstUID, Env: c.Env, Hide: hide, NoCgroup: !c.Cgroups,
 	}
 }
@@ -160,7 +160,7 @@ func (a *Agent) openSlot(ctx context.Context, slot string, generation uint64, fi
 // announce says once what is in force.
 func (a *Agent) announce(version string) {
 	r := a.host.Report()
-	a.logger.Info("isolation probed", "level", r.Isolation.Level.String(), "axes", r.Isolation.Axes, "mechanism", r.Mechanism, "cgroup", r.Cgroup)
+	a.logger.Info("isolation probed", "level", r.Isolation.Level.String(), "axes", r.Isolation.Axes, "mechanism", r.Mechanism, "cgroup", r.Cgroup, "disk", r.Disk)
 	for _, t := range r.Attempts {
 		if t.Error != "" {
 			a.logger.Info("isolation not available", "mechanism", t.Mechanism, "error", t.Error, "mend", t.Mend)

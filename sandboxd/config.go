@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"berth/slots"
+	"berth/slots/sandbox"
 )
 
 // Config is everything that can be set about an agent. Settings lists the
@@ -33,6 +34,7 @@ type Config struct {
 	MaxTimeout     time.Duration
 	DrainTimeout   time.Duration
 	Limits         slots.Limits
+	Disk           sandbox.DiskBackend
 	OutputLimit    int64
 	SpillMax       int64
 	Env            []string
@@ -83,6 +85,7 @@ func settings(environ []string) []setting {
 		{"cpus", "0", "CPUs of one slot; 0: no limit (needs cgroups)", number(func(c *Config) *float64 { return &c.Limits.CPUs })},
 		{"disk", "0", "disk space of one slot; 0: no limit", size(func(c *Config) *int64 { return &c.Limits.DiskBytes })},
 		{"disk-files", "0", "files of one slot; 0: no limit", size(func(c *Config) *int64 { return &c.Limits.DiskFiles })},
+		{"disk-backend", "auto", "what holds slots to --disk and --disk-files: auto (quota where it works, else watcher) quota tmpfs watcher; tmpfs counts in --memory", setDisk},
 		{"file-size", "0", "largest file of one slot; 0: no limit", size(func(c *Config) *int64 { return &c.Limits.FileBytes })},
 		{"shm", "64MiB", "size of a slot's /dev/shm", size(func(c *Config) *int64 { return &c.Limits.ShmBytes })},
 		{"open-files", "4096", "open files of one process", size(func(c *Config) *int64 { return &c.Limits.OpenFiles })},
@@ -133,6 +136,18 @@ func (c *Config) check() error {
 	if c.Limits.AddressBytes > 0 && c.Limits.AddressBytes < leastAddressSpace {
 		return fmt.Errorf("address-space: want 0 or at least %d: the slot's own holder takes more than half of that", int64(leastAddressSpace))
 	}
+	limited := c.Limits.DiskBytes > 0 || c.Limits.DiskFiles > 0
+	if c.Disk != sandbox.DiskAuto && !limited {
+		return fmt.Errorf("disk-backend: %s has nothing to hold: set disk or disk-files", c.Disk)
+	}
+	if c.Disk == sandbox.DiskTmpfs {
+		if c.Limits.DiskBytes == 0 {
+			return errors.New("disk-backend: tmpfs wants disk: it takes memory up to there")
+		}
+		if c.Limits.MemoryBytes > 0 && c.Limits.DiskBytes >= c.Limits.MemoryBytes {
+			return errors.New("disk-backend: tmpfs wants disk below memory: a slot's files count there, and would end its processes before they are refused")
+		}
+	}
 	if c.DefaultTimeout > c.MaxTimeout {
 		c.DefaultTimeout = c.MaxTimeout
 	}
@@ -173,6 +188,18 @@ func setPort(c *Config, port string) error {
 func setAttempt(c *Config, word string) (err error) {
 	c.Attempt, err = slots.ParseLevel(word)
 	return err
+}
+
+func setDisk(c *Config, word string) error {
+	c.Disk = sandbox.DiskBackend(word)
+	switch c.Disk {
+	case "auto":
+		c.Disk = sandbox.DiskAuto
+	case sandbox.DiskQuota, sandbox.DiskTmpfs, sandbox.DiskWatcher:
+	default:
+		return errors.New("want one of auto quota tmpfs watcher")
+	}
+	return nil
 }
 
 func setRequire(c *Config, text string) (err error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/slots"
+	"berth/slots/sandbox"
 )
 
 func parse(args []string, environ ...string) (Config, error) {
@@ -52,6 +53,8 @@ func TestParseTakesEveryFormOfASetting(t *testing.T) {
 		{[]string{"--max-timeout", "10s"}, nil, func(c Config) any { return c.DefaultTimeout }, 10 * time.Second},
 		{[]string{"--memory", "2G"}, nil, func(c Config) any { return c.Limits.MemoryBytes }, int64(2 << 30)},
 		{[]string{"--memory", "1500kB"}, nil, func(c Config) any { return c.Limits.MemoryBytes }, int64(1_500_000)},
+		{[]string{"--disk-backend", "tmpfs", "--disk", "1G"}, nil, func(c Config) any { return c.Disk }, sandbox.DiskTmpfs},
+		{[]string{"--disk-backend", "auto"}, nil, func(c Config) any { return c.Disk }, sandbox.DiskAuto},
 		{[]string{"--cpus", "0.5"}, nil, func(c Config) any { return c.Limits.CPUs }, 0.5},
 		{[]string{"--port", "0"}, nil, func(c Config) any { return c.Listen }, "127.0.0.1:0"},
 		{[]string{"--host", "::1", "--port", "9"}, nil, func(c Config) any { return c.Listen }, "[::1]:9"},
@@ -95,6 +98,10 @@ func TestParseRefusesWhatCannotBe(t *testing.T) {
 		{[]string{"--keep", "NaN"}, nil, "duration"},
 		{[]string{"--keep", "Inf"}, nil, "duration"},
 		{[]string{"--keep", "1e300"}, nil, "duration"},
+		{[]string{"--disk-backend", "floppy"}, nil, "--disk-backend: want one of auto quota tmpfs watcher"},
+		{[]string{"--disk-backend", "quota"}, nil, "disk-backend: quota has nothing to hold"},
+		{[]string{"--disk-backend", "tmpfs", "--disk-files", "9"}, nil, "disk-backend: tmpfs wants disk"},
+		{[]string{"--disk-backend", "tmpfs", "--disk", "1G", "--memory", "1G"}, nil, "tmpfs wants disk below memory"},
 		{[]string{"--address-space", "1GiB"}, nil, "address-space: want 0 or at least 2147483648"},
 		{[]string{"--memory", "-1"}, nil, "size"},
 		{[]string{"--memory", "1XB"}, nil, "size"},

@@ -16,10 +16,14 @@ import (
 )
 
 // Probe finds out what isolation an agent with this configuration would
-// reach here, in a throw-away directory. It listens meanwhile as the agent
+// reach here, in a throw-away directory, which is in the data directory where
+// that exists: disk limits are a matter of its file system. It listens meanwhile as the agent
 // does, so that slots have a port to be kept from.
 func Probe(ctx context.Context, c Config) (_ sandbox.Report, err error) {
-	dir, err := os.MkdirTemp("", "berth-probe-")
+	dir, err := os.MkdirTemp(c.DataDir, "berth-probe-")
+	if err != nil {
+		dir, err = os.MkdirTemp("", "berth-probe-")
+	}
 	if err != nil {
 		return sandbox.Report{}, fmt.Errorf("probe isolation: %w", err)
 	}
@@ -28,6 +32,9 @@ func Probe(ctx context.Context, c Config) (_ sandbox.Report, err error) {
 		return sandbox.Report{}, fmt.Errorf("probe isolation: %w", err)
 	}
 	c.Listen, c.DataDir, c.Require = "127.0.0.1:0", dir, slots.Requirement{}
+	if c.Limits.DiskBytes == 0 && c.Limits.DiskFiles == 0 {
+		c.Limits.DiskBytes = 1 << 30 // to see what would hold it
+	}
 	a := &Agent{config: c, logger: hclog.NewNullLogger()}
 	if err := a.listen(ctx); err != nil {
 		return sandbox.Report{}, err

@@ -26,7 +26,8 @@ type Exit struct {
 	CPU       time.Duration // user + system of the waited process tree
 	MaxRSS    int64         // bytes, largest of the waited process tree
 	OOMKilled bool
-	Leftover  int // processes that outlived the command and were killed
+	DiskFull  bool // the slot was at its disk limit when it ended; never known of the watcher's
+	Leftover  int  // processes that outlived the command and were killed
 }
 
 // Check is one thing that a reset proved, or could not prove.

@@ -51,6 +51,7 @@ func printReport(out io.Writer, r sandbox.Report) error {
 	fmt.Fprintf(w, "mechanism\t%s\n", r.Mechanism)
 	fmt.Fprintf(w, "kernel\t%s, %s, uid %d, Landlock ABI %d\n", r.Facts.Kernel, r.Facts.Arch, r.Facts.UID, r.Facts.LandlockABI)
 	fmt.Fprintf(w, "cgroup\t%s\n", r.Cgroup)
+	fmt.Fprintf(w, "disk\t%s\n", r.Disk)
 	fmt.Fprintf(w, "\naxis\tin force\tof\n")
 	for _, axis := range slots.AxisNames() {
 		values := slots.AxisValues(axis)

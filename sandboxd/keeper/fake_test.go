@@ -257,6 +257,7 @@ type harness struct {
 	mu      sync.Mutex
 	boxes   map[string]*fakeSandbox
 	openErr error
+	lost    bool // files of the last agent are not there any more
 	opening time.Duration
 }
 
@@ -300,6 +301,9 @@ func (h *harness) open(ctx context.Context, slotID string, generation uint64, fi
 	defer h.mu.Unlock()
 	if h.openErr != nil {
 		return nil, h.openErr
+	}
+	if h.lost && files {
+		return nil, slots.Errorf(slots.KindSlotLost, "the files have gone")
 	}
 	box := &fakeSandbox{id: slotID, generation: generation, files: files}
 	h.boxes[slotID] = box

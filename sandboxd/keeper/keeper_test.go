@@ -137,6 +137,28 @@ func TestALeaseThatEndedWhileNobodyWatchedResetsTheSlotAtTheStart(t *testing.T) 
 	})
 }
 
+func TestALeaseEndsWithTheFilesThatItsSlotHasLost(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	synctest.Test(t, func(t *testing.T) {
+		h := start(t, Config{}, store, nil)
+		require.NoError(t, h.WaitReady(t.Context()))
+		lease := h.lease(t, "a", time.Hour)
+		h.stop(t)
+		h = start(t, Config{}, store, nil, func(h *harness) { h.lost = true })
+		require.NoError(t, h.WaitReady(t.Context()))
+		assert.False(t, h.box(0).files)
+		c := call("true")
+		c.Token = &lease.Token
+		r := h.run(c)
+		assert.False(t, r.Success)
+		assert.Equal(t, slots.KindFenced, r.Metadata.ErrorKind, "its tenant hears of it")
+		assert.EqualValues(t, 1, h.Slots()[0].Generation, "the slot is as after a reset")
+		assert.Empty(t, h.Leases())
+		h.stop(t)
+	})
+}
+
 func TestAResetThatACrashCutShortIsDoneAtTheStart(t *testing.T) {
 	t.Parallel()
 	store := newStore()

@@ -106,11 +106,18 @@ func (s *slot) poke() {
 
 // open makes the sandbox when the slot starts, with the files that it had, and
 // resets it when the record says so: the last agent may have died between a
-// release and its reset, or a lease may have run out while nobody watched.
+// release and its reset, or a lease may have run out while nobody watched. A
+// slot whose files have not outlived the last agent begins empty, and nobody's:
+// its tenant must hear of it.
 func (s *slot) open(ctx context.Context) {
 	defer close(s.opened)
 	files := !s.record.ResetDue && !s.record.Tenancy.Expired(time.Now())
 	box, err := s.k.Open(ctx, s.id, s.record.Generation, files)
+	lost := files && err != nil && slots.AsError(err).Kind == slots.KindSlotLost
+	if lost {
+		s.k.log.Warn("slot lost its files", "slot", s.id, "error", err)
+		box, err = s.k.Open(ctx, s.id, s.record.Generation, false)
+	}
 	s.mu.Lock()
 	if err != nil {
 		jobs := s.quarantineLocked("open: " + err.Error())
@@ -126,7 +133,7 @@ func (s *slot) open(ctx context.Context) {
 		s.mu.Unlock()
 		return
 	}
-	if s.record.Tenancy.Expired(time.Now()) {
+	if lost || s.record.Tenancy.Expired(time.Now()) {
 		err = s.endLeaseLocked()
 	}
 	if s.record.ResetDue && s.reset == nil {

@@ -57,6 +57,9 @@ func (c Call) process(ctx context.Context, exit slots.Exit) api.Result {
 	if stdout.Replaced || stderr.Replaced {
 		r.Metadata.Details["replaced"] = true
 	}
+	if exit.DiskFull {
+		r.Metadata.Details["disk_full"] = true
+	}
 	switch exit.Outcome {
 	case slots.OutcomeExited, slots.OutcomeSignaled, slots.OutcomeOOMKilled:
 		r.Success = exit.Outcome == slots.OutcomeExited && exit.Code == 0

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"berth/slots"
@@ -14,7 +15,8 @@ import (
 
 // Reopen is NewSandbox for a slot that an earlier agent on the same data
 // directory had: its workspace is carried over. Nothing else of it is, and a
-// slot that never was begins empty.
+// slot that never was begins empty. One whose files were in memory, and have
+// gone with it, is a slots.KindSlotLost.
 func (h *Host) Reopen(ctx context.Context, slot string, generation uint64) (*Sandbox, error) {
 	return h.open(ctx, slot, generation, true)
 }
@@ -28,7 +30,7 @@ func (l layout) held() map[string]bool {
 	}
 	for _, link := range links {
 		if to, err := os.Readlink(l.path("slots", link.Name())); err == nil {
-			held[filepath.Base(to)] = true
+			held[instanceOf(to)] = true
 		}
 	}
 	return held
@@ -46,6 +48,9 @@ func (l layout) giveBack(at string, held map[string]bool) error {
 	if err != nil || !held[from] {
 		return nil // it was not carried, or the slot points elsewhere by now
 	}
+	if inner := filepath.Join(at, memoryDir); isMount(inner) {
+		return moveMemory(inner, l.path("kept", from, memoryDir))
+	}
 	back := l.path("kept", from, "workspace")
 	if _, err := os.Lstat(back); !errors.Is(err, fs.ErrNotExist) {
 		return err // it was not carried yet
@@ -55,6 +60,12 @@ func (l layout) giveBack(at string, held map[string]bool) error {
 		return fmt.Errorf("give workspace back: %w", err)
 	}
 	return nil
+}
+
+// instanceOf is the name of the instance that a slot's link leads to.
+func instanceOf(link string) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(link, "../live/"), "/")
+	return name
 }
 
 // setAside takes the files of earlier agents out of the way: those that a slot
@@ -91,7 +102,7 @@ func (l layout) kept(slot string) string {
 	if err != nil {
 		return ""
 	}
-	at := l.path("kept", filepath.Base(to))
+	at := l.path("kept", instanceOf(to))
 	if st, err := os.Lstat(at); err != nil || !st.IsDir() {
 		return ""
 	}
@@ -103,13 +114,14 @@ func (l layout) kept(slot string) string {
 // ended.
 func (i *instance) carry(from string) error {
 	at := i.dir("workspace")
-	if err := os.Symlink(filepath.Base(from), i.dir(carriedFrom)); err != nil {
-		return fmt.Errorf("carry workspace over: %w", err)
+	files := filepath.Join(from, "workspace")
+	if i.inMemory {
+		files = i.dir(takenDir)
 	}
 	if err := os.Remove(at); err != nil {
 		return fmt.Errorf("carry workspace over: %w", err)
 	}
-	if err := os.Rename(filepath.Join(from, "workspace"), at); err != nil {
+	if err := os.Rename(files, at); err != nil {
 		return fmt.Errorf("carry workspace over: %w", err)
 	}
 	if !i.how.ids {
@@ -175,15 +187,18 @@ func (h *Host) open(ctx context.Context, slot string, generation uint64, files b
 		from = kept
 	}
 	i, err := h.makeInstance(ctx, h.how, from)
+	if lost, typed := errors.AsType[*slots.Error](err); typed && lost.Kind == slots.KindSlotLost {
+		return nil, lost
+	}
 	if err != nil {
 		return nil, slots.Errorf(slots.KindUnavailable, "open sandbox of %s: %w", slot, err)
 	}
-	if err := h.layout.point(slot, i.name); err != nil {
+	if err := h.layout.point(slot, i.place()); err != nil {
 		return nil, errors.Join(err, i.dispose(ctx))
 	}
 	if kept != "" {
 		if err := os.Rename(kept, h.layout.path("trash", filepath.Base(kept))); err == nil {
-			h.disposal.Go(func() { h.layout.emptyTrash(h.ctx) })
+			h.disposal.Go(func() { h.emptyTrash(h.ctx) })
 		}
 	}
 	s := &Sandbox{host: h, slot: slot, current: i, generation: generation}

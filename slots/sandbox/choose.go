@@ -97,7 +97,7 @@ func (h *Host) discardProbe(i *instance) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), closeDeadline)
 		defer cancel()
 		if i.dispose(ctx) == nil {
-			h.layout.emptyTrash(ctx)
+			h.emptyTrash(ctx)
 		}
 	})
 }

@@ -19,16 +19,18 @@ const diskPause = 200 * time.Millisecond
 // the watching.
 func (i *instance) watchDisk(ctx context.Context) (_ context.Context, stop func()) {
 	limits := i.host.config.Limits
-	if limits.DiskBytes == 0 && limits.DiskFiles == 0 {
+	if i.host.disk != DiskWatcher {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for {
+		// Most commands end before a second look. What the first one misses was
+		// there before them.
+		for look := i.visible; ; look = i.usage {
 			began := time.Now()
-			bytes, files, err := workspace.Usage(ctx, i.dir())
+			bytes, files, err := look(ctx)
 			if err == nil && i.grewBeyond(limits, bytes, files) {
 				cancel(ErrDiskLimited)
 				return
@@ -50,10 +52,33 @@ func (i *instance) watchDisk(ctx context.Context) (_ context.Context, stop func(
 		// held to have grown by that.
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		if bytes, files, err := workspace.Usage(last, i.dir()); err == nil {
+		if bytes, files, err := i.usage(last); err == nil {
 			i.grewBeyond(limits, bytes, files)
 		}
 	}
+}
+
+// visible is what the instance's directories show.
+func (i *instance) visible(ctx context.Context) (bytes, files int64, err error) {
+	return workspace.Usage(ctx, i.dir())
+}
+
+// usage is visible and what processes of the slot hold open after they have
+// deleted it. The holder tells, where it can tell them from a neighbour's; it
+// is untrusted, and can but raise the count.
+func (i *instance) usage(ctx context.Context) (bytes, files int64, err error) {
+	bytes, files, err = i.visible(ctx)
+	alone := i.how.namespaces && i.how.proc == "fresh" || i.how.ids && !i.how.namespaces
+	if err != nil || !alone {
+		return bytes, files, err
+	}
+	ask, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var hidden workspace.DeletedReply
+	if err := i.holder.Do(ask, "deleted", workspace.DeletedArgs{}, &hidden, nil, nil); err == nil {
+		bytes, files = bytes+max(0, hidden.Bytes), files+max(0, hidden.Files)
+	}
+	return bytes, files, nil
 }
 
 // grewBeyond remembers what the instance holds and reports whether that is

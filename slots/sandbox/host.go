@@ -14,6 +14,7 @@ import (
 	"berth/slots/cgroup"
 	"berth/slots/holder"
 	"berth/slots/probe"
+	"berth/slots/quota"
 )
 
 // Config says what slots are to be like. Zero fields have the named defaults.
@@ -26,6 +27,7 @@ type Config struct {
 	Require slots.Requirement // the least to accept
 
 	Limits      slots.Limits // of each slot
+	Disk        DiskBackend  // of Limits.DiskBytes and DiskFiles; one that is named must work
 	Network     bool         // slots share the container's network; else loopback only
 	PrivateRoot bool         // slots may write everywhere, and a reset takes it back
 
@@ -95,6 +97,8 @@ type Host struct {
 	opened   string       // when; with the pid, which a container may give to every agent, it names the host's instances
 	cgroups  *cgroup.Tree // nil: none can be written
 	noGroups error        // why
+	disk     DiskBackend  // what is in force; "": slots have no disk limit
+	quota    *quota.System
 
 	restarting sync.Mutex // held while a spawner that has ended is replaced
 
@@ -131,6 +135,9 @@ func Open(ctx context.Context, c Config) (*Host, error) {
 	if err := h.openCgroups(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
+	if err := h.openDisk(); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
 	if err := h.startSpawner(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
@@ -141,7 +148,7 @@ func Open(ctx context.Context, c Config) (*Host, error) {
 		err := &UnmetError{Required: c.Require, Got: h.isolated, Shortfall: unmet, Attempts: h.attempts}
 		return nil, errors.Join(err, h.Close())
 	}
-	h.disposal.Go(func() { h.layout.emptyTrash(h.ctx) })
+	h.disposal.Go(func() { h.emptyTrash(h.ctx) })
 	return h, nil
 }
 
@@ -235,11 +242,13 @@ type Report struct {
 	Attempts  []Attempt       `json:"attempts"`
 	Attacks   []probe.Result  `json:"attacks"`
 	Cgroup    string          `json:"cgroup"` // how, or why not
+	Disk      string          `json:"disk"`   // what holds the disk limit, and what would do better
 }
 
 // Report returns what the probe found.
 func (h *Host) Report() Report {
 	r := Report{Facts: h.facts, Isolation: h.isolated, Mechanism: h.how.name, Attempts: h.attempts, Attacks: h.attacks}
+	r.Disk = h.diskReport()
 	if h.cgroups != nil {
 		r.Cgroup = fmt.Sprintf("%s: %v", h.cgroups.How(), h.cgroups.Controllers())
 	} else if h.noGroups != nil {
@@ -274,6 +283,9 @@ func (h *Host) Close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), closeDeadline)
 		defer cancel()
 		errs = append(errs, h.cgroups.Close(ctx))
+	}
+	if h.quota != nil {
+		errs = append(errs, h.quota.Close())
 	}
 	errs = append(errs, h.uids.close()) // last: until then something may run as one of them
 	return errors.Join(errs...)

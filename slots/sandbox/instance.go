@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -29,6 +30,9 @@ type instance struct {
 	group  *cgroup.Group // nil: none
 	holder *holder.Holder
 	born   time.Time
+
+	inMemory bool   // its files are in a file system of their own, see memoryDir
+	project  uint32 // under which its files are counted; 0: none
 
 	spawner *holder.Spawner // the holder's, which collects what outlives it
 
@@ -55,7 +59,7 @@ func (h *Host) makeInstance(ctx context.Context, m mechanism, from string) (*ins
 	if err != nil {
 		return nil, err
 	}
-	err = i.makeFiles()
+	err = i.makeFiles(from)
 	if err == nil && from != "" {
 		err = i.carry(from)
 	}
@@ -71,21 +75,29 @@ func (h *Host) makeInstance(ctx context.Context, m mechanism, from string) (*ins
 	if err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeDeadline)
 		defer cancel()
-		err = errors.Join(err, h.layout.giveBack(i.dir(), h.layout.held()))
+		err = errors.Join(err, h.layout.giveBack(h.layout.instance(i.name), h.layout.held()))
 		return nil, errors.Join(err, i.dispose(clean))
 	}
 	return i, nil
 }
 
+// place is where the instance's files are, relative to the data directory.
+func (i *instance) place() string {
+	if i.inMemory {
+		return filepath.Join("live", i.name, memoryDir)
+	}
+	return filepath.Join("live", i.name)
+}
+
 func (i *instance) dir(parts ...string) string {
-	return i.host.layout.path(append([]string{"live", i.name}, parts...)...)
+	return i.host.layout.path(append([]string{i.place()}, parts...)...)
 }
 
 // makeFiles makes the instance's directories. Only what the slot may write is
 // the slot's; the directory that holds them stays the agent's.
-func (i *instance) makeFiles() error {
-	if err := os.Mkdir(i.dir(), 0o711); err != nil {
-		return fmt.Errorf("make sandbox directory: %w", err)
+func (i *instance) makeFiles(from string) error {
+	if err := i.roomFor(from); err != nil {
+		return err
 	}
 	for name, mode := range map[string]os.FileMode{
 		"workspace": 0o755, "tmp": os.ModeSticky | 0o777, "vartmp": os.ModeSticky | 0o777, "run": 0o700, "run/output": 0o700,
@@ -125,7 +137,7 @@ func (i *instance) makePlan() error {
 	if m.namespaces {
 		p.Namespaces = holder.Namespaces{User: m.userns, PID: true, Mount: true, IPC: true, UTS: true, Cgroup: true, Net: h.netns(m)}
 		p.Workspace, p.Run, p.Output, p.Confine = viewWorkspace, viewRun, viewRun+"/output", viewAgent
-		view, err := h.view(m, i.name)
+		view, err := h.view(m, i.place())
 		if err != nil {
 			return err
 		}

@@ -10,14 +10,13 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"berth/slots/workspace"
 )
 
 // layout is where things lie below the data directory:
 //
 //	live/<instance>/{workspace,tmp,vartmp,run}   one sandbox's files, for its whole life
-//	slots/<slot> -> ../live/<instance>           whose files are the slot's now
+//	live/<instance>/fs/{workspace,...}           the same in memory, mounted there
+//	slots/<slot> -> ../live/<instance>[/fs]      whose files are the slot's now
 //	kept/<instance>                              of an earlier agent's, until the slot is opened again
 //	trash/<instance>                             of sandboxes that were, being deleted
 //	view/{agent,passwd,group}                    shown inside slots
@@ -73,8 +72,8 @@ func (l layout) discard(name string) error {
 
 // emptyTrash deletes what was discarded. What cannot be deleted stays there,
 // outside every slot's sight, for the next start to try.
-func (l layout) emptyTrash(ctx context.Context) {
-	trash, err := os.Open(l.path("trash"))
+func (h *Host) emptyTrash(ctx context.Context) {
+	trash, err := os.Open(h.layout.path("trash"))
 	if err != nil {
 		return
 	}
@@ -84,15 +83,15 @@ func (l layout) emptyTrash(ctx context.Context) {
 		return
 	}
 	for _, name := range names {
-		workspace.RemoveAll(ctx, trash, name) //nolint:errcheck // see above
+		h.throwAway(ctx, trash, name)
 	}
 }
 
-// point makes the slot's link name the instance, atomically.
-func (l layout) point(slot, instance string) error {
+// point makes the slot's link lead to the instance's files, atomically.
+func (l layout) point(slot, place string) error {
 	next := l.path("slots", "."+slot)
 	_ = os.Remove(next) // of an agent that ended in between
-	if err := os.Symlink(filepath.Join("..", "live", instance), next); err != nil {
+	if err := os.Symlink(filepath.Join("..", place), next); err != nil {
 		return fmt.Errorf("link slot to its files: %w", err)
 	}
 	if err := os.Rename(next, l.path("slots", slot)); err != nil {

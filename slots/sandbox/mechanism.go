@@ -115,9 +115,11 @@ func (m mechanism) axes(h *Host) slots.Axes {
 			}
 		}
 	}
-	if h.config.Limits.DiskBytes > 0 || h.config.Limits.DiskFiles > 0 {
-		a[slots.AxisDisk] = "watcher"
-	} else if h.config.Limits.FileBytes > 0 && m.confined {
+	switch {
+	case h.disk == DiskQuota && !m.confined: // who owns a directory may give it another project
+	case h.disk != "":
+		a[slots.AxisDisk] = diskAxis[h.disk]
+	case h.config.Limits.FileBytes > 0 && m.confined:
 		a[slots.AxisDisk] = "fsize"
 	}
 	return a

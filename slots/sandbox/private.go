@@ -16,7 +16,7 @@ func (i *instance) layer(v *holder.View) error {
 	for _, m := range v.Mounts {
 		switch {
 		case m.Kind == "bind" && !m.File && !m.Writable:
-			layers := filepath.Join("live", i.name, "layers", filepath.Base(m.Target))
+			layers := filepath.Join(i.place(), "layers", filepath.Base(m.Target))
 			if err := i.makeLayers(layers, m.Source); err != nil {
 				return err
 			}

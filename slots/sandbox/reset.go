@@ -53,7 +53,7 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 		}
 		receipt.Checks = append(receipt.Checks, c)
 	}
-	check("files replaced", s.host.layout.point(s.slot, next.name))
+	check("files replaced", s.host.layout.point(s.slot, next.place()))
 	receipt.Checks = append(receipt.Checks, old.end(ctx)...)
 	check("files out of sight", s.host.layout.discard(old.name))
 	check("nothing mounted", old.unmounted())
@@ -66,7 +66,7 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 	}
 	old.retire(receipt.Clean)
 	s.makeSpare(sparePause)
-	s.host.disposal.Go(func() { s.host.layout.emptyTrash(s.host.ctx) })
+	s.host.disposal.Go(func() { s.host.emptyTrash(s.host.ctx) })
 	receipt.MS = float64(time.Since(began)) / float64(time.Millisecond)
 	return receipt, nil
 }
@@ -105,8 +105,8 @@ func (i *instance) unmounted() error {
 	if err != nil {
 		return err
 	}
-	if strings.Contains(string(text), i.dir()+"/") {
-		return fmt.Errorf("a mount below %s is visible", i.dir())
+	if at := i.host.layout.instance(i.name); strings.Contains(string(text), at+"/") {
+		return fmt.Errorf("a mount below %s is visible", at)
 	}
 	return nil
 }

@@ -59,12 +59,13 @@ func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
 	leftover := i.settle(ctx, exit.Alone || c.Background, streams)
 	e := outcome(ctx, exit)
 	e.Leftover = leftover
-	return i.withMemory(e), nil
+	return i.withLimits(e), nil
 }
 
-// withMemory adds to an ending what the cgroup says of memory. A command that
+// withLimits adds to an ending what is known of memory and disk. A command that
 // was ended for another reason keeps that as its outcome.
-func (i *instance) withMemory(e slots.Exit) slots.Exit {
+func (i *instance) withLimits(e slots.Exit) slots.Exit {
+	e.DiskFull = i.full()
 	if !i.oomed() {
 		return e
 	}
@@ -176,6 +177,9 @@ func (i *instance) translate(err error) error {
 		if exhausted(stage) {
 			return slots.Errorf(slots.KindSlotExhausted, "the slot's own processes leave no room for another: %w", err)
 		}
+		if diskFull(stage) {
+			return slots.Errorf(slots.KindTooLarge, "the slot's disk limit is reached: %w", err)
+		}
 		switch stage.Stage {
 		case "cwd":
 			return slots.Errorf(slots.KindBadRequest, "working directory: %w", err)
@@ -198,6 +202,13 @@ func (i *instance) translate(err error) error {
 func exhausted(e *holder.StageError) bool {
 	errno := syscall.Errno(e.Errno)
 	return errno == unix.EAGAIN || errno == unix.ENOMEM || errno == unix.EMFILE
+}
+
+// diskFull reports whether the slot has no room left for what the holder had to
+// write: a script, a pipe's name.
+func diskFull(e *holder.StageError) bool {
+	errno := syscall.Errno(e.Errno)
+	return errno == unix.ENOSPC || errno == unix.EDQUOT
 }
 
 // streams are the pipes of one command.

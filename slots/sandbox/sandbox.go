@@ -154,7 +154,7 @@ func (i *instance) again(ctx context.Context) (*instance, error) {
 			return nil, fmt.Errorf("%s: %s", c.Name, c.Note)
 		}
 	}
-	next := &instance{host: i.host, how: i.how, name: i.name, uid: i.uid, plan: i.plan, born: time.Now()}
+	next := &instance{host: i.host, how: i.how, name: i.name, uid: i.uid, plan: i.plan, inMemory: i.inMemory, project: i.project, born: time.Now()}
 	if i.host.cgroups != nil {
 		group, err := i.host.cgroups.Create("slot-"+i.name+"-"+fmt.Sprint(next.born.UnixNano()), i.host.config.Limits)
 		if err != nil {

@@ -91,7 +91,7 @@ func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (slots.Exit, ShellS
 	if sh.hasEnded() {
 		state = ShellState{Restarted: true, Note: sh.lastWords()}
 	}
-	return i.withMemory(exit), state, nil
+	return i.withLimits(exit), state, nil
 }
 
 func (s *Sandbox) lastShell() *shell {

@@ -47,14 +47,15 @@ func (h *Host) hidden() []string {
 	return tops
 }
 
-// view is the root of an instance in a mount namespace of its own.
-func (h *Host) view(m mechanism, name string) (*holder.View, error) {
+// view is the root of an instance in a mount namespace of its own. Its files lie
+// below place.
+func (h *Host) view(m mechanism, place string) (*holder.View, error) {
 	v := &holder.View{Proc: m.proc, Pivot: m.pivot}
 	entries, err := os.ReadDir("/")
 	if err != nil {
 		return nil, fmt.Errorf("read root: %w", err)
 	}
-	at := func(dir string) string { return filepath.Join("live", name, dir) }
+	at := func(dir string) string { return filepath.Join(place, dir) }
 	for _, e := range entries {
 		path := "/" + e.Name()
 		switch {

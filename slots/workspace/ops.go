@@ -30,6 +30,7 @@ func Ops() map[string]Op {
 		"untar":   taking((*Tree).Untar),
 		"mkdir":   plain((*Tree).Mkdir),
 		"remove":  plain((*Tree).Remove),
+		"deleted": plain((*Tree).Deleted),
 	}
 }
 

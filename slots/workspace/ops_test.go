@@ -17,7 +17,7 @@ import (
 func TestOpsRunEveryOperationByName(t *testing.T) {
 	tree, _ := newTree(t)
 	ops := Ops()
-	assert.Equal(t, []string{"archive", "edit", "glob", "grep", "list", "mkdir", "read", "remove", "stat", "tar", "untar", "write"},
+	assert.Equal(t, []string{"archive", "deleted", "edit", "glob", "grep", "list", "mkdir", "read", "remove", "stat", "tar", "untar", "write"},
 		slices.Sorted(maps.Keys(ops)))
 	var packed bytes.Buffer
 	for _, c := range []struct {
@@ -34,6 +34,7 @@ func TestOpsRunEveryOperationByName(t *testing.T) {
 		{"grep", `{"pattern":"bye","mode":"content"}`, "", "d/f:bye\n", `"matches":1`},
 		{"mkdir", `{"path":"e"}`, "", "", `"created":true`},
 		{"remove", `{"path":"e"}`, "", "", `"removed":1`},
+		{"deleted", ``, "", "", `"files":`},
 	} {
 		var out bytes.Buffer
 		reply, err := ops[c.op](t.Context(), tree, json.RawMessage(c.args), strings.NewReader(c.in), &out)
