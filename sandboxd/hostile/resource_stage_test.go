@@ -114,7 +114,7 @@ func offers(t *testing.T, l slots.Level, uid int) error {
 // stageOptions are the flags of a stage.
 func stageOptions(s setting, mark string) agenttest.Options {
 	o := agenttest.Options{Level: s.level, UID: s.uid, Slots: 3, Args: []string{
-		"--pids", strconv.Itoa(stagePids), "--disk", strconv.Itoa(stageDisk), "--disk-files", strconv.Itoa(stageFiles),
+		"--pids", strconv.Itoa(stagePids), "--disk-backend", "watcher", "--disk", strconv.Itoa(stageDisk), "--disk-files", strconv.Itoa(stageFiles),
 		"--spill-max", strconv.Itoa(stageSpill), "--open-files", strconv.Itoa(stageOpenFiles), "--env", "STAGE_MARK=" + mark,
 	}}
 	if s.level == slots.LevelNSCgroup {

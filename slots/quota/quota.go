@@ -64,7 +64,7 @@ func unavailable(step string, err error) error {
 	e := &UnavailableError{Step: step, Err: err}
 	switch {
 	case errors.Is(err, unix.ENOSYS):
-		e.Mend = "Linux 5.14 or newer, and a seccomp profile that lets quotactl_fd through"
+		e.Mend = "a data directory on ext4 (mkfs -O project,quota) or XFS, mounted with prjquota, Linux 5.14, and a seccomp profile that lets quotactl_fd through"
 	case errors.Is(err, unix.EPERM):
 		e.Mend = "run the agent with CAP_SYS_ADMIN"
 	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EOPNOTSUPP):

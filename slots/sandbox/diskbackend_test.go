@@ -65,7 +65,7 @@ func needMounts(t testing.TB) {
 	t.Helper()
 	at := t.TempDir()
 	if err := unix.Mount("test", at, "tmpfs", 0, "size=4k"); err != nil {
-		need.Facility(t, "root", fmt.Errorf("mount tmpfs: %w", err))
+		need.Facility(t, "mount", err)
 	}
 	require.NoError(t, unix.Unmount(at, 0))
 }
