@@ -271,12 +271,17 @@ func isMount(dir string) bool {
 	return unix.Lstat(dir, &at) == nil && unix.Lstat(filepath.Dir(dir), &above) == nil && at.Dev != above.Dev
 }
 
+// releaseMemory gives the memory of a discarded instance back whole. One whose
+// files are on disk has nothing mounted there.
+func releaseMemory(at string) {
+	_ = unix.Unmount(filepath.Join(at, memoryDir), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+}
+
 // throwAway deletes one directory of the trash, and with it what held its
 // files to a limit.
 func (h *Host) throwAway(ctx context.Context, trash *os.File, name string) {
 	at := filepath.Join(trash.Name(), name)
-	// Memory is given back whole. Nothing is mounted there otherwise.
-	_ = unix.Unmount(filepath.Join(at, memoryDir), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	releaseMemory(at)
 	var project uint32
 	if h.quota != nil {
 		project, _ = quota.ProjectOf(at) // what is no directory of ours has none

@@ -189,6 +189,7 @@ func TestFilesInMemoryThatAreGoneAreToldOf(t *testing.T) {
 	s, err := h.NewSandbox(t.Context(), "slot_0", 1)
 	require.NoError(t, err)
 	output(t, s, "echo precious > file")
+	s.SparePID() // it is there, and goes with the agent
 	require.NoError(t, s.Close())
 	require.NoError(t, h.Close())
 	assert.Len(t, mountsBelow(t, c.DataDir), 1, "only the slot's own is kept")

@@ -368,6 +368,9 @@ func (i *instance) dispose(ctx context.Context) error {
 	}
 	if err := i.host.layout.discard(i.name); err != nil {
 		errs = append(errs, err)
+	} else if i.inMemory {
+		// Nobody may be left to empty the trash.
+		releaseMemory(i.host.layout.path("trash", i.name))
 	}
 	i.retire(len(errs) == 0)
 	return errors.Join(errs...)

@@ -69,7 +69,8 @@ func TestACommandThatFindsNoRoomInItsSlotMayBeTriedAgain(t *testing.T) {
 			t.Parallel()
 			s := open(t, openHost(t, func(c *sandbox.Config) { atLevel(l)(c); c.Limits.Pids = 48 }), "slot_0")
 			m := marker()
-			crowd := script("(while :; do sleep $0 & done) 2>/dev/null &") // bash waits for room, time and again
+			// Bash waits for room, time and again, and ends when there was none for long.
+			crowd := script("(while :; do (while :; do sleep $0 & done); done) 2>/dev/null &")
 			crowd.Argv = append(crowd.Argv, m)
 			crowd.Background = true
 			run(t, s, crowd)
@@ -77,7 +78,7 @@ func TestACommandThatFindsNoRoomInItsSlotMayBeTriedAgain(t *testing.T) {
 			require.Eventually(t, func() bool {
 				_, _, _, err = try(s, script("true"), 20*time.Second)
 				return err != nil
-			}, time.Minute, 10*time.Millisecond, "the crowd leaves room")
+			}, 3*time.Minute, 10*time.Millisecond, "the crowd leaves room")
 			require.Equal(t, slots.KindSlotExhausted, kindOf(t, err), "%v", err)
 			assert.True(t, slots.AsError(err).Retryable)
 			assert.Equal(t, slots.ExecutedNever, slots.AsError(err).Executed)
@@ -87,11 +88,11 @@ func TestACommandThatFindsNoRoomInItsSlotMayBeTriedAgain(t *testing.T) {
 					syscall.Kill(pid, syscall.SIGKILL)
 				}
 				return len(pids) == 0
-			}, time.Minute, 10*time.Millisecond, "the crowd is gone")
+			}, 3*time.Minute, 10*time.Millisecond, "the crowd is gone")
 			require.Eventually(t, func() bool { // zombies count until they are reaped
 				_, _, _, err = try(s, script("true"), 20*time.Second)
 				return err == nil
-			}, time.Minute, 10*time.Millisecond, "the same command starts once there is room")
+			}, 3*time.Minute, 10*time.Millisecond, "the same command starts once there is room")
 		})
 	}
 }
