@@ -1,6 +1,7 @@
 package sandbox_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -209,6 +210,19 @@ func TestFilesInMemoryThatAreGoneAreToldOf(t *testing.T) {
 	assert.Equal(t, "precious\n", output(t, s, "cat file"))
 	require.NoError(t, s.Close())
 	require.NoError(t, h.Close())
+
+	h, err = sandbox.Open(t.Context(), c)
+	require.NoError(t, err)
+	left, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = h.Reopen(left, "slot_0", 1)
+	require.Error(t, err, "it fails after it has taken the files")
+	s, err = h.Reopen(t.Context(), "slot_0", 1)
+	require.NoError(t, err)
+	assert.Equal(t, "precious\n", output(t, s, "cat file"), "they were given back")
+	require.NoError(t, s.Close())
+	require.NoError(t, h.Close())
+	assert.Len(t, mountsBelow(t, c.DataDir), 1)
 
 	unmountBelow(t, c.DataDir)
 	h = openHostWith(t, c)
