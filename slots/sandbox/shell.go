@@ -263,8 +263,12 @@ func (sh *shell) run(ctx context.Context, c ShellCommand) (slots.Exit, error) {
 	default:
 	}
 	line := strings.Join([]string{command, pipes[0].Path, pipes[1].Path, ""}, "\x00")
-	if _, err := io.WriteString(sh.commands, line); err != nil && !sh.hasEnded() {
-		return slots.Exit{}, fmt.Errorf("write to shell: %w", err)
+	if _, err := io.WriteString(sh.commands, line); err != nil {
+		select {
+		case <-sh.ended: // its pipe breaks a moment before its end is known
+		case <-time.After(killDeadline):
+			return slots.Exit{}, fmt.Errorf("write to shell: %w", err)
+		}
 	}
 	exit, err := sh.await(ctx)
 	if err != nil {
