@@ -1,0 +1,95 @@
+package nomad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"berth/jobs"
+	"berth/orchestrator/backend"
+)
+
+// Config says which jobs there are and how Nomad is reached. Zero fields mean
+// the defaults.
+type Config struct {
+	Prefix string         // of the jobs' IDs, before the template's name; default "berth"
+	Job    jobs.Template  // what all jobs are made of, as far as no Spec says it
+	Pools  []backend.Spec // whose containers are found at the start; their IDs are not looked at
+	API    *api.Config    // default: what NOMAD_ADDR, NOMAD_TOKEN, NOMAD_NAMESPACE, NOMAD_REGION, NOMAD_CACERT and so on say
+	Purge  bool           // a Close deregisters the jobs; else their containers go on
+
+	Spare    time.Duration // how long what nobody has claimed is kept above what is claimed; default 1 min
+	Relist   time.Duration // after which everything is listed again; default 5 min
+	Rotate   time.Duration // from a changed secret until the new tokens are used; default 30 s
+	Blocked  time.Duration // that a stop waits for the count to be lowered, before the allocation is stopped by itself; default 5 s
+	Retry    time.Duration // first pause after a request that failed, doubled up to 50 times as long; default 200 ms
+	Look     time.Duration // between two looks at whether a container answers; default 200 ms
+	Unplaced time.Duration // that a start waits for Nomad to find room; default 3 s
+
+	Logger hclog.Logger // default: none
+}
+
+// or returns v, or the default when v is not set.
+func or(v, byDefault time.Duration) time.Duration {
+	if v <= 0 {
+		return byDefault
+	}
+	return v
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Prefix == "" {
+		c.Prefix = "berth"
+	}
+	if !jobPattern.MatchString(c.Prefix) {
+		return c, fmt.Errorf("prefix of jobs %.80q: want 1 to 22 letters, digits, - and _", c.Prefix)
+	}
+	if c.API == nil {
+		c.API = api.DefaultConfig()
+	}
+	if c.API.HttpClient != nil {
+		return c, errors.New("the client of Nomad is made here")
+	}
+	c.Spare = or(c.Spare, time.Minute)
+	c.Relist = or(c.Relist, 5*time.Minute)
+	c.Rotate = or(c.Rotate, 30*time.Second)
+	c.Blocked = or(c.Blocked, 5*time.Second)
+	c.Retry = or(c.Retry, 200*time.Millisecond)
+	c.Look = or(c.Look, 200*time.Millisecond)
+	c.Unplaced = or(c.Unplaced, 3*time.Second)
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	c.Logger = c.Logger.Named("nomad")
+	return c, nil
+}
+
+// jobPattern leaves room for the template's name in a job's ID.
+var jobPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,21}$`)
+
+// askTimeout bounds one look at a container.
+const askTimeout = 2 * time.Second
+
+// answers reports whether the container at the address is ready.
+func answers(ctx context.Context, client *http.Client, url string) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/readyz", http.NoBody)
+	if err != nil {
+		return false
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<16))
+	return err == nil && res.StatusCode == http.StatusOK
+}

@@ -1,0 +1,160 @@
+package nomad
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"berth/jobs"
+	"berth/orchestrator/backend"
+)
+
+// container is one that was asked for or found and has not ended. Its fields
+// but the channels are guarded by the backend's mutex.
+type container struct {
+	spec    backend.Spec
+	pool    *pool
+	alloc   string // its allocation; "" while it waits for one
+	up      bool   // its claim is written
+	since   time.Time
+	waiting int           // calls of Start that wait for it
+	err     error         // why it never came up; set before begun is closed
+	stopped time.Time     // since when it is to end; zero: it is not
+	told    bool          // Nomad was told to stop it
+	begun   chan struct{} // closed when it is up, or never will be
+	over    chan struct{} // closed when it has ended
+}
+
+func newContainer(p *pool, spec backend.Spec) *container {
+	return &container{spec: spec, pool: p, since: time.Now(), begun: make(chan struct{}), over: make(chan struct{})}
+}
+
+// alloc is one allocation, as far as it matters here.
+type alloc struct {
+	id      string
+	index   int
+	url     string
+	desired string
+	client  string
+	modify  uint64
+	created time.Time
+	moves   bool   // off a machine that is drained
+	words   string // Nomad's last about it
+	ready   bool   // it has answered
+	probed  bool   // somebody asks it
+}
+
+// ended reports whether nothing of it runs any more.
+func (a *alloc) ended() bool {
+	switch a.client {
+	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
+		return true
+	}
+	return false
+}
+
+// counted reports whether Nomad counts it, and means to keep it.
+func (a *alloc) counted() bool { return !a.ended() && a.desired == api.AllocDesiredStatusRun }
+
+// free reports whether a start may claim it, when the floor of its pool is no
+// hindrance.
+func (a *alloc) free(floor int) bool {
+	return a.ready && a.counted() && a.client == api.AllocClientStatusRunning && !a.moves && (floor < 0 || a.index < floor)
+}
+
+// indexOf reads the index from a name like job.group[3]; -1: there is none.
+func indexOf(name string) int {
+	_, after, ok := strings.Cut(name, "[")
+	n, err := strconv.Atoi(strings.TrimSuffix(after, "]"))
+	if !ok || err != nil {
+		return -1
+	}
+	return n
+}
+
+// address is where sandboxd listens, from the allocation's ports.
+func address(r *api.AllocatedResources) string {
+	if r == nil {
+		return ""
+	}
+	for _, p := range r.Shared.Ports {
+		if p.Label == jobs.Port {
+			return "http://" + net.JoinHostPort(p.HostIP, strconv.Itoa(p.Value))
+		}
+	}
+	return ""
+}
+
+// created is when an allocation was. Events have lost the nanoseconds on their
+// way, so that there is no more to it than the second.
+func created(nanoseconds int64) time.Time { return time.Unix(nanoseconds/int64(time.Second), 0) }
+
+// fromStub reads an allocation of a list.
+func fromStub(s *api.AllocationListStub) *alloc {
+	return &alloc{
+		id: s.ID, index: indexOf(s.Name), url: address(s.AllocatedResources), desired: s.DesiredStatus, client: s.ClientStatus,
+		modify: s.ModifyIndex, created: created(s.CreateTime), words: lastWords(s.TaskStates, s.ClientDescription, s.DesiredDescription),
+	}
+}
+
+// fromEvent reads an allocation of an event.
+func fromEvent(s *api.Allocation) *alloc {
+	return &alloc{
+		id: s.ID, index: indexOf(s.Name), url: address(s.AllocatedResources), desired: s.DesiredStatus, client: s.ClientStatus,
+		modify: s.ModifyIndex, created: created(s.CreateTime), moves: s.DesiredTransition.ShouldMigrate(),
+		words: lastWords(s.TaskStates, s.ClientDescription, s.DesiredDescription),
+	}
+}
+
+// lastWords are Nomad's own about how an allocation went.
+func lastWords(states map[string]*api.TaskState, descriptions ...string) string {
+	failed, last := "", ""
+	if s := states[jobs.Group]; s != nil {
+		for _, e := range s.Events {
+			last = e.DisplayMessage
+			switch e.Type {
+			case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation, api.TaskArtifactDownloadFailed, api.TaskTerminated:
+				failed = e.DisplayMessage
+			}
+		}
+	}
+	for _, words := range append([]string{failed, last}, descriptions...) {
+		if words != "" {
+			return words
+		}
+	}
+	return "no reason given"
+}
+
+// unplaced are Nomad's reasons not to place an allocation.
+func unplaced(m *api.AllocationMetric) string {
+	var all []string
+	add := func(what string, counts map[string]int) {
+		for name, n := range counts {
+			all = append(all, fmt.Sprintf("%s %q on %d machines", what, name, n))
+		}
+	}
+	add("constraint", m.ConstraintFiltered)
+	add("exhausted", m.DimensionExhausted)
+	for _, quota := range m.QuotaExhausted {
+		all = append(all, fmt.Sprintf("quota limit hit %q", quota))
+	}
+	if m.NodesEvaluated == 0 {
+		all = append(all, "no machine was eligible")
+	}
+	return fmt.Sprintf("%d machines evaluated, %d exhausted: %s", m.NodesEvaluated, m.NodesExhausted, strings.Join(all, ", "))
+}
+
+// tokenOf is the token of the container in an allocation.
+func tokenOf(secret, allocID string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(allocID))
+	return hex.EncodeToString(mac.Sum(nil))
+}

@@ -1,0 +1,41 @@
+// Package nomad is a backend whose containers are allocations of Nomad jobs:
+// one job for each template, one allocation for each container.
+//
+// # Which allocation is which container
+//
+// A job has a count, and Nomad chooses what it calls the allocations; the
+// caller of Start chooses the ID of a container. An allocation that runs is
+// nobody's at first. A start claims one that answers, or has the count raised
+// until there is one; the claim is an item (allocation = container) of a
+// variable beside the job's secret, written by compare-and-set, so that all
+// orchestrators agree and a new one finds what is there. Claims are spread
+// over several variables by the first digit of the allocation's ID, because a
+// variable holds 64 KiB.
+//
+// # Stopping without harm
+//
+// Nomad lowers a count by stopping the allocations of the highest index. So
+// the count is lowered only as far as no claimed allocation is at or above the
+// new one, and not while a deployment or a migration is under way or an index
+// is there twice, because Nomad chooses in other ways then. A container in the
+// middle is stopped by itself: Nomad puts another allocation in its place,
+// which the next start claims. What nobody has claimed for Config.Spare above
+// all that is claimed is given back.
+//
+// How long running calls have is the job's kill timeout, for all of them
+// alike: the grace of Stop is not looked at.
+//
+// # What the backend knows
+//
+// It lists the allocations, then follows the event stream. It lists again when
+// the stream ends, goes back to an older index, or was followed for
+// Config.Relist. A blocking query tells of changed variables. When nothing
+// happens that is all: two connections, and a few requests in five minutes.
+//
+// # Tokens
+//
+// The token of a container is HMAC-SHA256 of its allocation's ID under the
+// job's secret, in hexadecimal; the job has the same as a template. When the
+// secret changes, agents take both tokens for a while, and the backend goes
+// over to the new ones Config.Rotate later.
+package nomad

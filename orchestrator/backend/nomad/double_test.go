@@ -1,0 +1,498 @@
+package nomad_test
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/stretchr/testify/require"
+
+	"berth/jobs"
+)
+
+// double is Nomad as far as the backend sees it, behind a real HTTP server:
+// jobs, allocations whose ports are served, evaluations, deployments,
+// variables, and the event stream, all with indexes. It stops the highest
+// index first, as Nomad does.
+type double struct {
+	t       *testing.T
+	server  *httptest.Server
+	changed *sync.Cond // on mu: the index is higher, or it ends
+
+	mu        sync.Mutex
+	index     uint64
+	jobs      map[string]*api.Job
+	allocs    map[string]*api.Allocation
+	ports     map[string]net.Listener // by allocation
+	variables map[string]*api.Variable
+	deployed  map[string]*api.Deployment // the latest, by job
+	events    []api.Events
+	ended     bool
+	epoch     int            // of streams: those of an older one end
+	requests  map[string]int // by method and first two elements of the path
+	stopped   []int          // indexes, in the order in which a lower count stopped them
+
+	room     int           // allocations that there is room for
+	starting time.Duration // how long an allocation is pending
+	stopping time.Duration // how long it takes to end
+	ready    bool          // /readyz answers 200
+	broken   string        // why allocations fail to start; "": they start
+	again    time.Duration // until what failed is placed anew; 0: never
+	deploys  bool          // a scaling begins a deployment that a test ends
+	silent   bool          // events get lost
+	fault    func(r *http.Request) (status int, body string)
+}
+
+func newDouble(t *testing.T) *double {
+	t.Helper()
+	d := &double{
+		t: t, index: 10, jobs: map[string]*api.Job{}, allocs: map[string]*api.Allocation{}, ports: map[string]net.Listener{},
+		variables: map[string]*api.Variable{}, deployed: map[string]*api.Deployment{}, requests: map[string]int{},
+		room: 1 << 20, starting: 40 * time.Millisecond, stopping: time.Millisecond, ready: true,
+	}
+	d.changed = sync.NewCond(&d.mu)
+	d.server = httptest.NewServer(http.HandlerFunc(d.serve))
+	t.Cleanup(func() {
+		d.mu.Lock()
+		d.ended = true
+		d.changed.Broadcast()
+		for _, l := range d.ports {
+			_ = l.Close() // most are closed
+		}
+		d.mu.Unlock()
+		d.server.CloseClientConnections()
+		d.server.Close()
+	})
+	return d
+}
+
+// do changes something.
+func (d *double) do(change func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change()
+	d.changed.Broadcast()
+}
+
+// emit tells of a change at the next index.
+func (d *double) emit(topic api.Topic, kind, job, payload string, value any) {
+	if d.silent {
+		return
+	}
+	d.events = append(d.events, api.Events{Index: d.index, Events: []api.Event{{
+		Topic: topic, Type: kind, Key: job, FilterKeys: []string{job}, Index: d.index, Payload: map[string]any{payload: value},
+	}}})
+}
+
+func (d *double) put(a *api.Allocation) {
+	d.index++
+	a.ModifyIndex = d.index
+	d.allocs[a.ID] = a
+	plain := *a
+	plain.Job = nil
+	d.emit(api.TopicAllocation, "AllocationUpdated", a.JobID, "Allocation", &plain)
+}
+
+// counted lists a job's allocations that Nomad means to keep, by index.
+func (d *double) counted(job string) []*api.Allocation {
+	var all []*api.Allocation
+	for _, a := range d.allocs {
+		if a.JobID == job && a.DesiredStatus == api.AllocDesiredStatusRun && !a.ClientTerminalStatus() {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, func(a, b *api.Allocation) int { return at(a) - at(b) })
+	return all
+}
+
+func at(a *api.Allocation) int {
+	_, after, _ := strings.Cut(a.Name, "[")
+	n, _ := strconv.Atoi(strings.TrimSuffix(after, "]"))
+	return n
+}
+
+// schedule places and stops what the job's count says.
+func (d *double) schedule(id string) {
+	job := d.jobs[id]
+	want := *job.TaskGroups[0].Count
+	if *job.Stop {
+		want = 0
+	}
+	have := d.counted(id)
+	for len(have) > want {
+		top := have[len(have)-1]
+		have = have[:len(have)-1]
+		d.stopped = append(d.stopped, at(top))
+		d.stop(top)
+	}
+	eval := &api.Evaluation{ID: uuid(), JobID: id, JobModifyIndex: *job.JobModifyIndex, Status: api.EvalStatusComplete}
+	for len(have) < want {
+		if len(d.running()) >= d.room {
+			eval.FailedTGAllocs = map[string]*api.AllocationMetric{jobs.Group: {
+				NodesEvaluated: 3, NodesExhausted: 3, DimensionExhausted: map[string]int{"memory": 3},
+			}}
+			break
+		}
+		have = append(have, d.place(job, have))
+		slices.SortFunc(have, func(a, b *api.Allocation) int { return at(a) - at(b) })
+	}
+	d.index++
+	eval.ModifyIndex = d.index
+	d.emit(api.TopicEvaluation, "EvaluationUpdated", id, "Evaluation", eval)
+}
+
+func (d *double) running() []*api.Allocation {
+	var all []*api.Allocation
+	for _, a := range d.allocs {
+		if !a.ClientTerminalStatus() {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+func uuid() string {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b)
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// place makes an allocation of the lowest index that is not among have.
+func (d *double) place(job *api.Job, have []*api.Allocation) *api.Allocation {
+	index := 0
+	for index < len(have) && at(have[index]) == index {
+		index++
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(d.t, err)
+	address := listener.Addr().(*net.TCPAddr)
+	a := &api.Allocation{
+		ID: uuid(), Name: fmt.Sprintf("%s.%s[%d]", *job.ID, jobs.Group, index), JobID: *job.ID, TaskGroup: jobs.Group,
+		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusPending, CreateTime: time.Now().UnixNano(),
+		AllocatedResources: &api.AllocatedResources{Shared: api.AllocatedSharedResources{
+			Ports: []api.PortMapping{{Label: jobs.Port, Value: address.Port, To: address.Port, HostIP: "127.0.0.1"}},
+		}},
+	}
+	d.ports[a.ID] = listener
+	d.put(a)
+	go func() { // ends with the listener
+		_ = http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // a test's
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if !d.ready {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}))
+	}()
+	time.AfterFunc(d.starting, func() { d.do(func() { d.started(a) }) })
+	return a
+}
+
+// started is an allocation whose start has ended.
+func (d *double) started(a *api.Allocation) {
+	now := *d.allocs[a.ID]
+	if d.ended || now.ClientTerminalStatus() || now.DesiredStatus != api.AllocDesiredStatusRun {
+		return
+	}
+	if d.broken != "" {
+		d.fail(a.ID, api.TaskDriverFailure, d.broken)
+		return
+	}
+	now.ClientStatus = api.AllocClientStatusRunning
+	d.put(&now)
+}
+
+// fail ends an allocation by itself.
+func (d *double) fail(id, kind, words string) {
+	now := *d.allocs[id]
+	now.ClientStatus = api.AllocClientStatusFailed
+	now.TaskStates = map[string]*api.TaskState{jobs.Group: {Failed: true, Events: []*api.TaskEvent{{Type: kind, DisplayMessage: words}}}}
+	d.put(&now)
+	_ = d.ports[id].Close()
+	if d.again > 0 {
+		time.AfterFunc(d.again, func() {
+			d.do(func() {
+				if !d.ended && d.jobs[now.JobID] != nil {
+					d.schedule(now.JobID)
+				}
+			})
+		})
+	}
+}
+
+// stop has an allocation end.
+func (d *double) stop(a *api.Allocation) {
+	now := *a
+	now.DesiredStatus = api.AllocDesiredStatusStop
+	d.put(&now)
+	time.AfterFunc(d.stopping, func() {
+		d.do(func() {
+			over := *d.allocs[a.ID]
+			if d.ended || over.ClientTerminalStatus() {
+				return
+			}
+			over.ClientStatus = api.AllocClientStatusComplete
+			d.put(&over)
+			_ = d.ports[a.ID].Close()
+		})
+	})
+}
+
+// serve answers as Nomad's API does.
+func (d *double) serve(w http.ResponseWriter, r *http.Request) {
+	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
+	d.mu.Lock()
+	d.requests[r.Method+" "+parts[0]]++
+	fault := d.fault
+	d.mu.Unlock()
+	if fault != nil {
+		if status, body := fault(r); status != 0 {
+			http.Error(w, body, status)
+			return
+		}
+	}
+	if parts[0] == "event" {
+		d.stream(w, r)
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	defer d.changed.Broadcast()
+	switch parts[0] {
+	case "jobs":
+		d.register(w, r)
+	case "job":
+		d.job(w, r, parts)
+	case "allocations":
+		d.list(w, r)
+	case "allocation":
+		a := d.allocs[parts[1]]
+		if a == nil {
+			http.Error(w, "alloc not found", http.StatusNotFound)
+			return
+		}
+		d.stop(a)
+		d.schedule(a.JobID)
+		d.answer(w, api.AllocStopResponse{})
+	case "vars":
+		d.listVariables(w, r)
+	case "var":
+		d.variable(w, r, strings.Join(parts[1:], "/"))
+	default:
+		http.Error(w, "no such path", http.StatusNotFound)
+	}
+}
+
+func (d *double) answer(w http.ResponseWriter, value any) {
+	w.Header().Set("X-Nomad-Index", strconv.FormatUint(d.index, 10))
+	w.Header().Set("X-Nomad-KnownLeader", "true")
+	w.Header().Set("X-Nomad-LastContact", "0")
+	_ = json.NewEncoder(w).Encode(value) // whoever asked may have left
+}
+
+func (d *double) register(w http.ResponseWriter, r *http.Request) {
+	var request struct {
+		Job            *api.Job
+		EnforceIndex   bool
+		JobModifyIndex uint64
+	}
+	if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	id, have := *request.Job.ID, uint64(0)
+	if known := d.jobs[id]; known != nil {
+		have = *known.JobModifyIndex
+	}
+	if request.EnforceIndex && request.JobModifyIndex != have {
+		http.Error(w, "Enforcing job modify index: job exists with conflicting job modify index", http.StatusInternalServerError)
+		return
+	}
+	d.change(request.Job)
+	d.answer(w, api.JobRegisterResponse{JobModifyIndex: *request.Job.JobModifyIndex})
+}
+
+// change stores a job and does what it says.
+func (d *double) change(job *api.Job) {
+	d.index++
+	job.JobModifyIndex, job.Stop = new(d.index), new(false)
+	d.jobs[*job.ID] = job
+	d.emit(api.TopicJob, "JobRegistered", *job.ID, "Job", job)
+	if d.deploys {
+		d.deploy(*job.ID, api.DeploymentStatusRunning)
+	}
+	d.schedule(*job.ID)
+}
+
+// deploy has a deployment of the job be as it is said.
+func (d *double) deploy(job, status string) {
+	d.index++
+	v := &api.Deployment{ID: uuid(), JobID: job, Status: status, ModifyIndex: d.index}
+	if known := d.deployed[job]; known != nil && known.Status == api.DeploymentStatusRunning {
+		v.ID = known.ID
+	}
+	d.deployed[job] = v
+	d.emit(api.TopicDeployment, "DeploymentStatusUpdate", job, "Deployment", v)
+}
+
+func (d *double) job(w http.ResponseWriter, r *http.Request, parts []string) {
+	job := d.jobs[parts[1]]
+	switch {
+	case job == nil:
+		http.Error(w, "job not found", http.StatusNotFound)
+	case len(parts) == 3 && parts[2] == "deployment":
+		d.answer(w, d.deployed[parts[1]])
+	case r.Method == http.MethodGet:
+		d.answer(w, job)
+	case r.Method == http.MethodDelete:
+		job.Stop = new(true)
+		d.schedule(parts[1])
+		d.answer(w, api.JobDeregisterResponse{})
+	default:
+		var request api.ScalingRequest
+		if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if v := d.deployed[parts[1]]; v != nil && v.Status == api.DeploymentStatusRunning {
+			http.Error(w, "job scaling blocked due to active deployment", http.StatusBadRequest)
+			return
+		}
+		if request.JobModifyIndex != 0 && request.JobModifyIndex != *job.JobModifyIndex {
+			http.Error(w, "job modify index conflict", http.StatusBadRequest)
+			return
+		}
+		next := *job
+		group := *job.TaskGroups[0]
+		group.Count = new(int(*request.Count))
+		next.TaskGroups = []*api.TaskGroup{&group}
+		d.change(&next)
+		d.answer(w, api.JobRegisterResponse{JobModifyIndex: *next.JobModifyIndex})
+	}
+}
+
+func (d *double) list(w http.ResponseWriter, r *http.Request) {
+	job := strings.TrimSuffix(strings.TrimPrefix(r.URL.Query().Get("filter"), `JobID == "`), `"`)
+	all := []*api.AllocationListStub{}
+	for _, a := range d.allocs {
+		if a.JobID == job {
+			stub := &api.AllocationListStub{
+				ID: a.ID, Name: a.Name, JobID: a.JobID, DesiredStatus: a.DesiredStatus, ClientStatus: a.ClientStatus,
+				TaskStates: a.TaskStates, ModifyIndex: a.ModifyIndex, CreateTime: a.CreateTime,
+			}
+			if r.URL.Query().Get("resources") == "true" {
+				stub.AllocatedResources = a.AllocatedResources
+			}
+			all = append(all, stub)
+		}
+	}
+	d.answer(w, all)
+}
+
+// listVariables is a blocking query.
+func (d *double) listVariables(w http.ResponseWriter, r *http.Request) {
+	prefix := r.URL.Query().Get("prefix")
+	after, _ := strconv.ParseUint(r.URL.Query().Get("index"), 10, 64)
+	newest := func() (all []*api.VariableMetadata, index uint64) {
+		for path, v := range d.variables {
+			if strings.HasPrefix(path, prefix) {
+				all = append(all, v.Metadata())
+				index = max(index, v.ModifyIndex)
+			}
+		}
+		return all, max(index, 1)
+	}
+	all, index := newest()
+	epoch := d.epoch
+	for after > 0 && index <= after && !d.ended && epoch == d.epoch && r.Context().Err() == nil {
+		d.changed.Wait()
+		all, index = newest()
+	}
+	w.Header().Set("X-Nomad-Index", strconv.FormatUint(index, 10))
+	_ = json.NewEncoder(w).Encode(append([]*api.VariableMetadata{}, all...))
+}
+
+func (d *double) variable(w http.ResponseWriter, r *http.Request, path string) {
+	known := d.variables[path]
+	if r.Method == http.MethodGet {
+		if known == nil {
+			http.Error(w, "variable not found", http.StatusNotFound)
+			return
+		}
+		d.answer(w, known)
+		return
+	}
+	var v api.Variable
+	if err := json.NewDecoder(r.Body).Decode(&v); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	have := uint64(0)
+	if known != nil {
+		have = known.ModifyIndex
+	}
+	if cas := r.URL.Query().Get("cas"); cas != "" && cas != strconv.FormatUint(have, 10) {
+		w.WriteHeader(http.StatusConflict)
+		if known == nil {
+			known = &api.Variable{Path: path, Items: map[string]string{}}
+		}
+		_ = json.NewEncoder(w).Encode(known)
+		return
+	}
+	d.index++
+	v.Path, v.ModifyIndex = path, d.index
+	d.variables[path] = &v
+	d.answer(w, &v)
+}
+
+// stream sends the events that are newer, then those that come.
+func (d *double) stream(w http.ResponseWriter, r *http.Request) {
+	after, _ := strconv.ParseUint(r.URL.Query().Get("index"), 10, 64)
+	jobs := jobsOf(r.URL.Query())
+	w.WriteHeader(http.StatusOK)
+	w.(http.Flusher).Flush()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() { // ends with the stream
+		select {
+		case <-r.Context().Done():
+		case <-stop:
+		}
+		d.do(func() {})
+	}()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	next, epoch := 0, d.epoch
+	for !d.ended && epoch == d.epoch && r.Context().Err() == nil {
+		for ; next < len(d.events); next++ {
+			if e := d.events[next]; e.Index > after && slices.Contains(jobs, e.Events[0].Key) {
+				if json.NewEncoder(w).Encode(e) != nil {
+					return
+				}
+			}
+		}
+		w.(http.Flusher).Flush()
+		d.changed.Wait()
+	}
+}
+
+// jobsOf are the jobs that a stream is asked to tell of.
+func jobsOf(q url.Values) []string {
+	var all []string
+	for _, topic := range q["topic"] {
+		_, job, _ := strings.Cut(topic, ":")
+		all = append(all, job)
+	}
+	return all
+}

@@ -1,0 +1,23 @@
+package nomad
+
+// Starting reports whether the container was asked for and is not up yet.
+func (b *Backend) Starting(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := b.all[id]
+	return c != nil && !c.up
+}
+
+// Moves reports whether an allocation is known to be about to move.
+func (b *Backend) Moves() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.pools {
+		for _, a := range p.allocs {
+			if a.moves {
+				return true
+			}
+		}
+	}
+	return false
+}

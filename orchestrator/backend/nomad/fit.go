@@ -1,0 +1,482 @@
+package nomad
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"berth/jobs"
+	"berth/orchestrator/backend"
+	"berth/slots"
+)
+
+// run brings the job to what is wanted, again and again.
+func (p *pool) run(ctx context.Context) {
+	wait := time.Duration(0)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.nudge:
+		case <-timer.C:
+		}
+		again, err := p.fit(ctx)
+		if err != nil && ctx.Err() == nil {
+			wait = min(max(2*wait, p.b.config.Retry), 50*p.b.config.Retry)
+			p.b.config.Logger.Warn("cannot bring the job to what is wanted", "job", p.job, "error", err)
+			p.b.mu.Lock()
+			p.trouble = err.Error()
+			p.read = false // it may have been the index
+			p.failForGoodLocked(err)
+			p.b.mu.Unlock()
+			pause(ctx, wait)
+			nudge(p.nudge)
+			continue
+		}
+		wait = 0
+		timer.Reset(cmp.Or(again, time.Hour))
+	}
+}
+
+// failForGoodLocked ends the starts that wait, when it does not help to ask
+// again.
+func (p *pool) failForGoodLocked(err error) {
+	switch statusOf(err) {
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden:
+	default:
+		return
+	}
+	for _, c := range slices.Clone(p.waiting) {
+		p.giveUpLocked(c, slots.Errorf(slots.KindInternal, "start container %s: %w", c.spec.ID, err))
+	}
+}
+
+// fit does once what there is to do, and returns when there will be more; 0:
+// when something happens.
+func (p *pool) fit(ctx context.Context) (again time.Duration, err error) {
+	p.b.mu.Lock()
+	again = p.rotateLocked(time.Now())
+	if p.floor >= 0 {
+		left := time.Until(p.shrunkAt.Add(believed * p.b.config.Blocked))
+		if left <= 0 {
+			p.floor, left = -1, 0
+		}
+		again = soonest(again, left)
+	}
+	p.trouble = ""
+	wanted, checked := len(p.waiting) > 0, p.checked
+	p.b.mu.Unlock()
+	if wanted && !checked {
+		if err := p.ensure(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if err := p.claim(ctx); err != nil {
+		return 0, err
+	}
+	soon, err := p.scale(ctx)
+	return soonest(again, soon), err
+}
+
+// believed is for how many times Config.Blocked a lowered count is believed to
+// be on its way, when nothing tells that it has come to be.
+const believed = 10
+
+// soonest is the shorter of two times, where 0 is none.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// readJob reads the count and the index of the job.
+func (p *pool) readJob(ctx context.Context) error {
+	job, _, err := p.b.client.Jobs().Info(p.job, new(api.QueryOptions).WithContext(ctx))
+	if err != nil && statusOf(err) != http.StatusNotFound {
+		return fmt.Errorf("read job %s: %w", p.job, err)
+	}
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	p.read, p.exists, p.count = true, false, 0
+	if job == nil {
+		p.modify = 0
+		return nil
+	}
+	if job.JobModifyIndex != nil {
+		p.modify = *job.JobModifyIndex
+	}
+	p.exists = job.Stop == nil || !*job.Stop
+	for _, group := range job.TaskGroups {
+		if group.Name != nil && *group.Name == jobs.Group && group.Count != nil && p.exists {
+			p.count = *group.Count
+		}
+	}
+	p.made, p.madeEnv = job.Meta[jobs.MetaSpec], job.Meta[jobs.MetaEnv]
+	return nil
+}
+
+// meta is what the job says of the spec. The environment may be secret.
+func meta(spec backend.Spec) (string, error) {
+	spec.Env = nil
+	text, err := json.Marshal(spec)
+	return string(text), err
+}
+
+// adoptedLocked is the spec of a container that was found.
+func (p *pool) adoptedLocked(id string) backend.Spec {
+	spec := p.spec.Clone()
+	var made backend.Spec
+	plain := spec.Clone()
+	plain.Env = nil
+	if json.Unmarshal([]byte(p.made), &made) == nil && made.Slots > 0 && !made.Equal(plain) {
+		spec = made
+	}
+	spec.ID = id
+	return spec
+}
+
+// ensure registers the job, or a new version of it, unless it is what is
+// wanted already.
+func (p *pool) ensure(ctx context.Context) error {
+	p.b.mu.Lock()
+	spec := p.spec.Clone()
+	p.b.mu.Unlock()
+	version, err := p.ensureSecret(ctx, spec.Env)
+	if err != nil {
+		return err
+	}
+	if err := p.readJob(ctx); err != nil {
+		return err
+	}
+	text, err := meta(spec)
+	if err != nil {
+		return fmt.Errorf("describe spec: %w", err)
+	}
+	p.b.mu.Lock()
+	same := p.exists && p.made == text && p.madeEnv == version
+	p.checked = same
+	count, modify := p.count, p.modify
+	if !p.exists {
+		count = p.needLocked()
+	}
+	p.b.mu.Unlock()
+	if same {
+		return nil
+	}
+	job, err := jobs.Sandboxd(p.b.template(p.job, spec, count, map[string]string{
+		jobs.MetaTemplate: spec.Template, jobs.MetaSpec: text, jobs.MetaEnv: version,
+	}))
+	if err != nil {
+		p.b.mu.Lock()
+		defer p.b.mu.Unlock()
+		for _, c := range slices.Clone(p.waiting) {
+			p.giveUpLocked(c, slots.Errorf(slots.KindBadRequest, "start container %s: %w", c.spec.ID, err))
+		}
+		return nil
+	}
+	answer, _, err := p.b.client.Jobs().EnforceRegister(job, modify, new(api.WriteOptions).WithContext(ctx))
+	if err != nil {
+		return fmt.Errorf("register job %s: %w", p.job, err)
+	}
+	p.b.config.Logger.Info("job registered", "job", p.job, "count", count, "warnings", answer.Warnings)
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	p.exists, p.read, p.checked = true, true, p.spec.Equal(spec)
+	p.count, p.modify, p.made, p.madeEnv = count, answer.JobModifyIndex, text, version
+	p.unplaced = ""
+	return nil
+}
+
+// template is what the job of the spec is made of.
+func (b *Backend) template(job string, spec backend.Spec, count int, meta map[string]string) jobs.Template {
+	t := b.config.Job
+	t.Job, t.Count, t.Slots, t.Isolation, t.NoNetwork, t.Meta = job, count, spec.Slots, spec.Isolation, !spec.Network, meta
+	t.Longest, t.SlotMemory, t.SlotPids = spec.MaxTimeout, spec.Limits.MemoryBytes, spec.Limits.Pids
+	t.SlotCPUs, t.SlotDisk = spec.Limits.CPUs, spec.Limits.DiskBytes
+	return t
+}
+
+// claim gives allocations that answer to starts that wait: those of low index
+// first, so that the top comes free again.
+func (p *pool) claim(ctx context.Context) error {
+	p.b.mu.Lock()
+	var free []*alloc
+	for _, a := range p.allocs {
+		if a.free(p.floor) && p.ofAllocLocked(a.id) == nil && p.takenLocked(a.id) == "" {
+			free = append(free, a)
+		}
+	}
+	slices.SortFunc(free, func(a, b *alloc) int { return cmp.Or(cmp.Compare(a.index, b.index), strings.Compare(a.id, b.id)) })
+	claims := map[string]*container{}
+	changed := map[string]map[string]string{}
+	for id := range p.released {
+		if path := p.claimsPath(id); p.claimLocked(id) != "" {
+			changed[path] = p.heldLocked(path)
+		}
+	}
+	for i, c := range p.waiting {
+		if i == len(free) {
+			break
+		}
+		claims[free[i].id] = c
+		path := p.claimsPath(free[i].id)
+		if changed[path] == nil {
+			changed[path] = p.heldLocked(path)
+		}
+		changed[path][free[i].id] = c.spec.ID
+	}
+	p.b.mu.Unlock()
+	for path, items := range changed {
+		written, err := p.write(ctx, path, items)
+		if err != nil {
+			return err
+		}
+		p.b.mu.Lock()
+		for id, c := range claims {
+			if written && p.claimsPath(id) == path {
+				p.claimedLocked(id, c)
+			}
+		}
+		p.b.mu.Unlock()
+		if !written {
+			nudge(p.nudge) // what is stored is known now
+		}
+	}
+	return nil
+}
+
+// claimedLocked is a claim that was written. Whoever wanted the container may
+// have left meanwhile, or the allocation have ended.
+func (p *pool) claimedLocked(allocID string, c *container) {
+	if p.b.all[c.spec.ID] == c {
+		delete(p.released, allocID)
+		if a := p.allocs[allocID]; a != nil && !c.up {
+			p.upLocked(c, a)
+		}
+		return
+	}
+	if p.b.all[c.spec.ID] == nil {
+		p.released[allocID] = true
+		nudge(p.nudge)
+	}
+}
+
+// takenLocked is the container that others have claimed the allocation for.
+func (p *pool) takenLocked(allocID string) string {
+	if p.released[allocID] {
+		return ""
+	}
+	return p.claimLocked(allocID)
+}
+
+// heldLocked is what the variable of claims should hold: what it does without
+// the claims to what has ended and what was given back.
+func (p *pool) heldLocked(path string) map[string]string {
+	items := map[string]string{}
+	if v := p.variables[path]; v != nil {
+		maps.Copy(items, v.Items)
+	}
+	maps.DeleteFunc(items, func(allocID, id string) bool {
+		gone := p.allocs[allocID] == nil && p.variables[path].ModifyIndex < p.listed
+		return gone || p.released[allocID] || p.b.ended[id] != ""
+	})
+	return items
+}
+
+// needLocked is how high the count has to be: above all that is claimed and
+// not to end, and enough for the starts that wait.
+func (p *pool) needLocked() int {
+	top, n := 0, len(p.waiting)
+	for _, c := range p.b.all {
+		if c.pool != p || !c.up || !c.stopped.IsZero() {
+			continue
+		}
+		n++
+		if a := p.allocs[c.alloc]; a != nil {
+			top = max(top, a.index+1)
+		}
+	}
+	return max(top, n)
+}
+
+// plan is what is to be done about the count.
+type plan struct {
+	need   int
+	change bool
+	above  []*container  // that end with the count
+	alone  []*container  // that are stopped by themselves
+	again  time.Duration // when to plan again; 0: when something happens
+}
+
+// planLocked plans what Nomad has to do.
+func (p *pool) planLocked(now time.Time) plan {
+	out := plan{need: p.needLocked()}
+	wait := func(d time.Duration) { out.again = soonest(out.again, max(d, 0)) }
+	for _, c := range p.b.all {
+		a := p.allocs[c.alloc]
+		if c.pool != p || !c.up || c.stopped.IsZero() || a == nil {
+			continue
+		}
+		patient := c.stopped.Add(p.b.config.Blocked).Sub(now)
+		switch {
+		case c.told && (!a.counted() || patient > 0):
+			wait(patient)
+		case c.told, a.index < out.need, patient <= 0:
+			out.alone = append(out.alone, c)
+		default:
+			out.above = append(out.above, c)
+			wait(patient)
+		}
+	}
+	if out.need >= p.count {
+		p.surplus = time.Time{}
+		out.change = out.need > p.count
+		return out
+	}
+	if p.surplus.IsZero() {
+		p.surplus = now
+	}
+	if left := p.surplus.Add(p.b.config.Spare).Sub(now); len(out.above) == 0 && left > 0 {
+		wait(left)
+		return out
+	}
+	if p.blockedLocked() {
+		wait(p.b.config.Retry)
+		return out
+	}
+	out.change = true
+	return out
+}
+
+// blockedLocked reports whether Nomad might lower the count otherwise than
+// from the top, or would not at all.
+func (p *pool) blockedLocked() bool {
+	indices := map[int]bool{}
+	n := 0
+	for _, a := range p.allocs {
+		if !a.counted() {
+			continue
+		}
+		if a.moves || indices[a.index] || a.index < 0 {
+			return true
+		}
+		indices[a.index] = true
+		n++
+	}
+	return p.deployment != "" || n > p.count
+}
+
+// scale has Nomad raise or lower the count, and stop single allocations.
+func (p *pool) scale(ctx context.Context) (again time.Duration, err error) {
+	p.b.mu.Lock()
+	read := p.read
+	p.b.mu.Unlock()
+	if !read {
+		if err := p.readJob(ctx); err != nil {
+			return 0, err
+		}
+	}
+	p.b.mu.Lock()
+	p.unplacedLocked(time.Now())
+	exists := p.exists
+	do := p.planLocked(time.Now())
+	count, modify := p.count, p.modify
+	if exists && do.change && do.need < count {
+		p.floor, p.shrunk, p.shrunkAt = do.need, modify, time.Now()
+	}
+	if p.unplaced != "" && len(p.waiting) > 0 {
+		do.again = soonest(do.again, p.b.config.Retry)
+	}
+	p.b.mu.Unlock()
+	if !exists {
+		return do.again, nil
+	}
+	for _, c := range do.alone {
+		if err := p.stopAlone(ctx, c); err != nil {
+			return 0, err
+		}
+	}
+	if !do.change {
+		return do.again, nil
+	}
+	request := &api.ScalingRequest{
+		Count: new(int64(do.need)), Target: map[string]string{"Job": p.job, "Group": jobs.Group}, JobModifyIndex: modify,
+		Message: fmt.Sprintf("from %d: %d are needed", count, do.need),
+	}
+	answer, _, err := p.b.client.Jobs().ScaleWithRequest(p.job, request, new(api.WriteOptions).WithContext(ctx))
+	if status := statusOf(err); status >= 400 && status < 500 {
+		p.b.mu.Lock()
+		p.floor = -1 // it was refused
+		p.b.mu.Unlock()
+	}
+	switch {
+	case err != nil && strings.Contains(err.Error(), "deployment"): // its end is told
+		p.b.config.Logger.Debug("a deployment blocks scaling", "job", p.job, "count", do.need)
+		return p.b.config.Blocked / 10, nil
+	case err != nil && isConflict(err):
+		p.b.mu.Lock()
+		p.read = false
+		p.b.mu.Unlock()
+		return p.b.config.Retry, nil
+	case err != nil:
+		return 0, fmt.Errorf("scale job %s to %d: %w", p.job, do.need, err)
+	}
+	p.b.config.Logger.Info("job scaled", "job", p.job, "from", count, "to", do.need)
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	p.count, p.modify, p.surplus = do.need, max(p.modify, answer.JobModifyIndex), time.Time{}
+	for _, c := range do.above {
+		c.told = true
+	}
+	return do.again, nil
+}
+
+// isConflict reports whether somebody else has changed the job.
+func isConflict(err error) bool {
+	text := strings.ToLower(err.Error())
+	return statusOf(err) == http.StatusConflict || strings.Contains(text, "modify index") || strings.Contains(text, "conflict")
+}
+
+// stopAlone has Nomad stop one allocation, and put another in its place.
+func (p *pool) stopAlone(ctx context.Context, c *container) error {
+	p.b.mu.Lock()
+	id := c.alloc
+	p.b.mu.Unlock()
+	_, err := p.b.client.Allocations().Stop(&api.Allocation{ID: id}, new(api.QueryOptions).WithContext(ctx))
+	if err != nil && statusOf(err) != http.StatusNotFound {
+		return fmt.Errorf("stop allocation %s: %w", id, err)
+	}
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	c.told, c.stopped = true, time.Now()
+	return nil
+}
+
+// unplacedLocked ends the starts that Nomad has found no room for.
+func (p *pool) unplacedLocked(now time.Time) {
+	if p.unplaced == "" {
+		return
+	}
+	coming := 0
+	for _, a := range p.allocs {
+		if a.counted() && p.ofAllocLocked(a.id) == nil {
+			coming++
+		}
+	}
+	for _, c := range slices.Clone(p.waiting[min(coming, len(p.waiting)):]) {
+		if now.Sub(c.since) >= p.b.config.Unplaced {
+			p.giveUpLocked(c, slots.Errorf(slots.KindPoolExhausted, "start container %s: %s", c.spec.ID, p.unplaced))
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package nomad_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"berth/orchestrator/backend"
+	"berth/orchestrator/backend/nomad"
+	"berth/slots"
+)
+
+const job = "berth-t"
+
+// start starts containers one after the other.
+func start(t *testing.T, b *nomad.Backend, ids ...string) []backend.Container {
+	t.Helper()
+	var all []backend.Container
+	for _, id := range ids {
+		c, err := b.Start(t.Context(), spec(id))
+		require.NoError(t, err, id)
+		all = append(all, c)
+	}
+	return all
+}
+
+func list(t *testing.T, b *nomad.Backend) []backend.Container {
+	t.Helper()
+	all, err := b.List(t.Context())
+	require.NoError(t, err)
+	return all
+}
+
+// count is the job's.
+func (d *double) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return *d.jobs[job].TaskGroups[0].Count
+}
+
+// asked is how many requests of the kind there were.
+func (d *double) asked(kind string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.requests[kind]
+}
+
+// lowered are the indexes that lower counts have stopped.
+func (d *double) lowered() []int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.stopped)
+}
+
+func TestTheCountFallsFromTheTopOnly(t *testing.T) {
+	d := newDouble(t)
+	b := open(t, d.config(t))
+	start(t, b, "c-0", "c-1", "c-2", "c-3")
+	require.NoError(t, b.Stop(t.Context(), "c-3", 0))
+	assert.Equal(t, []int{3}, d.lowered())
+	assert.Equal(t, 3, d.count())
+
+	require.NoError(t, b.Stop(t.Context(), "c-1", 0))
+	assert.Equal(t, []int{3}, d.lowered(), "c-2 is above it, and is not touched")
+	assert.Equal(t, 3, d.count())
+	assert.Equal(t, 1, d.asked("PUT allocation"))
+
+	start(t, b, "c-4")
+	assert.Equal(t, 3, d.count(), "what Nomad has put into its place is there to be used")
+	require.NoError(t, b.Stop(t.Context(), "c-2", 0))
+	assert.Equal(t, []int{3, 2}, d.lowered())
+	assert.Equal(t, 2, d.count())
+	assert.Len(t, list(t, b), 2)
+}
+
+func TestWhatNobodyClaimsIsGivenBackAfterAWhile(t *testing.T) {
+	d := newDouble(t)
+	c := d.config(t)
+	c.Spare = 300 * time.Millisecond
+	b := open(t, c)
+	start(t, b, "c-0", "c-1", "c-2")
+	require.NoError(t, b.Stop(t.Context(), "c-1", 0))
+	assert.Equal(t, 3, d.count(), "c-2 keeps the count up")
+	require.NoError(t, b.Stop(t.Context(), "c-2", 0))
+	assert.Eventually(t, func() bool { return d.count() == 1 }, patience, time.Millisecond)
+	assert.Equal(t, []int{2, 1}, d.lowered())
+}
+
+func TestRandomStartsAndStopsNeverCostAContainerThatWasNotTold(t *testing.T) {
+	d := newDouble(t)
+	d.starting, d.again = time.Millisecond, time.Millisecond
+	c := d.config(t)
+	c.Spare = 20 * time.Millisecond
+	b := open(t, c)
+	var mu sync.Mutex // guards told
+	told := map[string]bool{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e := range b.Watch(t.Context()) {
+			mu.Lock()
+			if e.Kind == backend.Down && !told[e.Container.ID] {
+				assert.Fail(t, "it was lost", "%s: %s", e.Container.ID, e.Reason)
+			}
+			mu.Unlock()
+		}
+	}()
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	var workers sync.WaitGroup
+	for w := range 6 {
+		random := rand.New(rand.NewPCG(seed, uint64(w))) //nolint:gosec // of a test
+		workers.Go(func() {
+			var mine []string
+			for i := range 40 {
+				if len(mine) == 0 || random.IntN(5) < 3 {
+					id := fmt.Sprintf("c-%d-%d", w, i)
+					if _, err := b.Start(t.Context(), spec(id)); !assert.NoError(t, err) {
+						return
+					}
+					mine = append(mine, id)
+					continue
+				}
+				at := random.IntN(len(mine))
+				id := mine[at]
+				mine = slices.Delete(mine, at, at+1)
+				mu.Lock()
+				told[id] = true
+				mu.Unlock()
+				if !assert.NoError(t, b.Stop(t.Context(), id, 0)) {
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	up := list(t, b)
+	assert.NotEmpty(t, up)
+	urls := map[string]bool{}
+	for _, c := range up {
+		assert.False(t, urls[c.URL], "two containers of one allocation")
+		urls[c.URL] = true
+	}
+	require.NoError(t, b.Close())
+	<-done
+}
+
+func TestADeploymentHoldsUpScalingUntilItEnds(t *testing.T) {
+	d := newDouble(t)
+	b := open(t, d.config(t))
+	start(t, b, "c-0", "c-1")
+	d.do(func() { d.deploy(job, api.DeploymentStatusRunning) })
+	started := make(chan error, 1)
+	go func() {
+		_, err := b.Start(t.Context(), spec("c-2"))
+		started <- err
+	}()
+	require.Eventually(t, func() bool { return d.asked("PUT job") > 2 }, patience, time.Millisecond, "it tries again")
+	assert.Empty(t, started)
+	require.NoError(t, b.Stop(t.Context(), "c-1", 0), "an allocation can be stopped by itself all the same")
+	d.do(func() { d.deploy(job, api.DeploymentStatusSuccessful) })
+	require.NoError(t, <-started)
+	assert.Empty(t, d.lowered())
+}
+
+func TestACountIsNotLoweredWhileAllocationsMove(t *testing.T) {
+	d := newDouble(t)
+	c := d.config(t)
+	c.Spare = time.Millisecond
+	b := open(t, c)
+	all := start(t, b, "c-0", "c-1")
+	d.do(func() {
+		moving := *d.allocs[d.allocOf(all[0])]
+		moving.DesiredTransition.Migrate = new(true)
+		d.put(&moving)
+	})
+	require.Eventually(t, b.Moves, patience, time.Millisecond)
+	require.NoError(t, b.Stop(t.Context(), "c-1", 0))
+	assert.Empty(t, d.lowered(), "Nomad would have stopped the one that moves")
+	assert.Equal(t, "c-0", list(t, b)[0].ID)
+}
+
+func TestNoRoomIsSaidInNomadsOwnWords(t *testing.T) {
+	d := newDouble(t)
+	d.room = 1
+	b := open(t, d.config(t))
+	start(t, b, "c-0")
+	for range 2 { // the second time there is nothing new that Nomad would tell
+		_, err := b.Start(t.Context(), spec("c-1"))
+		e := slots.AsError(err)
+		assert.Equal(t, slots.KindPoolExhausted, e.Kind, "%v", err)
+		assert.True(t, e.Retryable)
+		assert.Contains(t, e.Message, `exhausted "memory" on 3 machines`)
+	}
+	d.do(func() {
+		d.room = 2
+		d.schedule(job)
+	})
+	start(t, b, "c-1")
+}
+
+func TestAnAllocationThatDoesNotStartSaysWhy(t *testing.T) {
+	d := newDouble(t)
+	d.broken = "Failed to pull image: manifest unknown"
+	b := open(t, d.config(t))
+	_, err := b.Start(t.Context(), spec("c-0"))
+	assert.Equal(t, slots.KindInternal, slots.AsError(err).Kind)
+	require.ErrorContains(t, err, "manifest unknown")
+	assert.Empty(t, list(t, b))
+	d.do(func() {
+		d.broken = ""
+		d.schedule(job)
+	})
+	start(t, b, "c-0")
+}
+
+func TestAContainerIsUpWhenItAnswersThatItIsReady(t *testing.T) {
+	d := newDouble(t)
+	d.ready = false
+	b := open(t, d.config(t))
+	started := make(chan error, 1)
+	go func() {
+		_, err := b.Start(t.Context(), spec("c-0"))
+		started <- err
+	}()
+	require.Eventually(t, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return len(d.allocs) == 1 && d.counted(job)[0].ClientStatus == api.AllocClientStatusRunning
+	}, patience, time.Millisecond)
+	assert.Empty(t, started)
+	assert.Empty(t, list(t, b))
+	d.do(func() { d.ready = true })
+	require.NoError(t, <-started)
+}

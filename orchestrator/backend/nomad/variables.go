@@ -1,0 +1,190 @@
+package nomad
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"berth/jobs"
+)
+
+// itemEnvVersion names the version of the environment that the item beside it
+// has. It goes into the job, where people can read it, instead of anything
+// that is made of the values.
+const itemEnvVersion = "env_version"
+
+// longPoll is how long a blocking query waits.
+const longPoll = 5 * time.Minute
+
+// claimsPath is the variable that has the allocation's claim.
+func (p *pool) claimsPath(allocID string) string {
+	return jobs.VariablePath(p.job) + "/containers/" + allocID[:1]
+}
+
+// claimLocked is the ID of the container that the allocation is; "": of none.
+func (p *pool) claimLocked(allocID string) string {
+	if v := p.variables[p.claimsPath(allocID)]; v != nil {
+		return v.Items[allocID]
+	}
+	return ""
+}
+
+// watchVariables learns what other orchestrators and operators write.
+func (p *pool) watchVariables(ctx context.Context) {
+	index, wait := uint64(1), p.b.config.Retry
+	for ctx.Err() == nil {
+		next, err := p.readVariables(ctx, index)
+		switch {
+		case err != nil:
+			if ctx.Err() == nil {
+				p.b.config.Logger.Warn("cannot read variables", "job", p.job, "error", err)
+			}
+			pause(ctx, wait)
+			wait = min(2*wait, 50*p.b.config.Retry)
+			continue
+		case next <= index: // nothing new, or an older state
+			pause(ctx, p.b.config.Retry)
+		}
+		index, wait = max(next, 1), p.b.config.Retry
+	}
+}
+
+// readVariables waits until the pool's variables are newer than the index, and
+// takes them in. 0 does not wait.
+func (p *pool) readVariables(ctx context.Context, after uint64) (index uint64, err error) {
+	prefix := jobs.VariablePath(p.job)
+	q := &api.QueryOptions{WaitIndex: after, WaitTime: longPoll}
+	all, meta, err := p.b.client.Variables().PrefixList(prefix, q.WithContext(ctx))
+	if err != nil {
+		return 0, fmt.Errorf("list variables below %s: %w", prefix, err)
+	}
+	seen := map[string]bool{}
+	for _, one := range all {
+		if one.Path != prefix && !strings.HasPrefix(one.Path, prefix+"/containers/") {
+			continue
+		}
+		seen[one.Path] = true
+		p.b.mu.Lock()
+		known := p.variables[one.Path]
+		p.b.mu.Unlock()
+		if known != nil && known.ModifyIndex >= one.ModifyIndex {
+			continue
+		}
+		v, _, err := p.b.client.Variables().Peek(one.Path, new(api.QueryOptions).WithContext(ctx))
+		if err != nil {
+			return 0, fmt.Errorf("read variable %s: %w", one.Path, err)
+		}
+		if v != nil {
+			p.b.mu.Lock()
+			p.storeLocked(v)
+			p.b.mu.Unlock()
+		}
+	}
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	maps.DeleteFunc(p.variables, func(path string, v *api.Variable) bool { return !seen[path] && v.ModifyIndex <= meta.LastIndex })
+	return meta.LastIndex, nil
+}
+
+// storeLocked takes in a variable as it is stored.
+func (p *pool) storeLocked(v *api.Variable) {
+	if known := p.variables[v.Path]; known != nil && known.ModifyIndex > v.ModifyIndex {
+		return
+	}
+	p.variables[v.Path] = v
+	if v.Path == jobs.VariablePath(p.job) {
+		switch secret := v.Items[jobs.Secret]; {
+		case secret == "":
+		case p.secret == "":
+			p.secret = secret
+		case secret != p.secret && secret != p.next:
+			p.next, p.nextAt = secret, time.Now().Add(p.b.config.Rotate)
+		case secret == p.secret:
+			p.next = ""
+		}
+	}
+	for _, a := range p.allocs {
+		p.adoptLocked(a)
+	}
+	nudge(p.nudge)
+}
+
+// rotateLocked goes over to the next secret when it is time, and returns how
+// long it is until then; 0: there is none.
+func (p *pool) rotateLocked(now time.Time) time.Duration {
+	if p.next == "" {
+		return 0
+	}
+	if left := p.nextAt.Sub(now); left > 0 {
+		return left
+	}
+	p.secret, p.next = p.next, ""
+	for _, c := range p.b.all {
+		if c.pool == p && c.up {
+			p.tellLocked(c)
+		}
+	}
+	p.b.config.Logger.Info("secret rotated", "job", p.job)
+	return 0
+}
+
+// write stores a variable if nobody has since, and takes in what is stored
+// then. It is false when somebody has.
+func (p *pool) write(ctx context.Context, path string, items map[string]string) (written bool, err error) {
+	p.b.mu.Lock()
+	v := &api.Variable{Path: path, Items: items}
+	if known := p.variables[path]; known != nil {
+		v.ModifyIndex = known.ModifyIndex
+	}
+	p.b.mu.Unlock()
+	stored, _, err := p.b.client.Variables().CheckedUpdate(v, new(api.WriteOptions).WithContext(ctx))
+	conflict, lost := errors.AsType[api.ErrCASConflict](err)
+	switch {
+	case lost:
+		stored = conflict.Conflict
+	case err != nil:
+		return false, fmt.Errorf("write variable %s: %w", path, err)
+	default:
+		stored.Items = items
+	}
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	p.storeLocked(stored)
+	return !lost, nil
+}
+
+// ensureSecret makes sure that the job's variable has a secret and the
+// environment, and returns the version of that.
+func (p *pool) ensureSecret(ctx context.Context, env map[string]string) (version string, err error) {
+	pairs := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		pairs = append(pairs, name+"="+env[name])
+	}
+	text := strings.Join(pairs, "\n")
+	for {
+		path := jobs.VariablePath(p.job)
+		p.b.mu.Lock()
+		items := map[string]string{}
+		if v := p.variables[path]; v != nil {
+			items = maps.Clone(v.Items)
+		}
+		p.b.mu.Unlock()
+		same := items[jobs.Secret] != "" && items[jobs.EnvItem] == text
+		if same && items[itemEnvVersion] != "" {
+			return items[itemEnvVersion], nil
+		}
+		items[jobs.Secret] = cmp.Or(items[jobs.Secret], rand.Text()+rand.Text())
+		items[jobs.EnvItem], items[itemEnvVersion] = text, strings.ToLower(rand.Text()[:8])
+		if _, err := p.write(ctx, path, items); err != nil {
+			return "", err
+		}
+	}
+}
