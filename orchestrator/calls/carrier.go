@@ -24,7 +24,7 @@ type Config struct {
 	Logger   hclog.Logger  // default: none
 	Recent   *recent.Calls // is told of every call; nil: nobody is
 
-	// Connect makes the client of a container. nil: client.New.
+	// Connect makes the client of a container. nil: client.New, with PassOn.
 	Connect func(backend.Container) (*client.Client, error)
 }
 
@@ -63,7 +63,7 @@ func New(pools *pool.Pools, config Config) *Carrier {
 const retries = 4
 
 func connect(c backend.Container) (*client.Client, error) {
-	return client.New(client.Config{URL: c.URL, Token: c.Token, Retries: retries})
+	return client.New(client.Config{URL: c.URL, Token: c.Token, Retries: retries, PassOn: true})
 }
 
 // Close takes no more calls and waits for the answers of those that it has;

@@ -57,6 +57,9 @@ func timed(r api.Result, t timing) ([]byte, error) {
 	index := r.Index
 	r.Index = nil
 	text, err := r.Encode()
+	if err == nil && bytes.Contains(text, []byte(`"`+keyTiming+`":`)) {
+		text, err = untimed(text) // it was passed on unread
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +70,16 @@ func timed(r api.Result, t timing) ([]byte, error) {
 		text = api.WithIndex(text, *index)
 	}
 	return text, nil
+}
+
+// untimed is the JSON of a result without what a tool says of its own timing.
+func untimed(text []byte) ([]byte, error) {
+	r, err := api.DecodeResult(text)
+	if err != nil {
+		return nil, err
+	}
+	delete(r.Metadata.Details, keyTiming)
+	return r.Encode()
 }
 
 // callAnswer is the JSON that answers POST /execute: that of a result whose

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,10 +42,21 @@ func TestATimingIsPartOfTheMetadataAndAllElseStays(t *testing.T) {
 		want["metadata"].(map[string]any)[keyTiming] = map[string]any{
 			"queue": 1.234, "acquire": 1000.0, "dispatch": 2.0, "spawn": 0.0, "run": 3.6e6, "transfer": 0.005,
 		}
+		text, err = r.Encode()
+		require.NoError(t, err)
+		unread, err := api.PeekResult(text)
+		require.NoError(t, err)
 		text, err = timed(r, took)
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(text, &got), "%s", text)
 		assert.Equal(t, want, got)
+
+		text, err = timed(unread, took)
+		require.NoError(t, err)
+		got = nil
+		require.NoError(t, json.Unmarshal(text, &got), "%s", text)
+		assert.Equal(t, want, got)
+		assert.Equal(t, 1, strings.Count(string(text), `"timing_ms":`), "a tool's own is not passed on")
 	}
 	_, err := timed(api.Result{Metadata: api.Metadata{Details: map[string]any{"x": func() {}}}}, took)
 	assert.Error(t, err)

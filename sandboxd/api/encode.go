@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -19,6 +20,9 @@ import (
 // Encode is the result's JSON. Unlike json.Marshal it leaves <, > and & as
 // they are: output is full of them.
 func (r Result) Encode() ([]byte, error) {
+	if r.peeked != nil {
+		return r.peeked.encode(r.ExecutionID, r.Index), nil
+	}
 	e, ok := encoders.Get().(*encoder)
 	if !ok {
 		e = &encoder{}
@@ -38,6 +42,35 @@ func (r Result) Encode() ([]byte, error) {
 	// A copy, because results are kept and the buffer has room to spare.
 	return bytes.Clone(e.text), e.err
 }
+
+// AppendJSON appends the call's JSON, with Args and Timeout as they are. The
+// error is that of Args that are no JSON.
+func (c Call) AppendJSON(dst []byte) ([]byte, error) {
+	e := encoder{text: append(dst, '{')}
+	e.word("slot_id", c.SlotID)
+	e.word("tool", c.Tool)
+	if len(c.Args) > 0 {
+		if !json.Valid(c.Args) {
+			return nil, errArgs
+		}
+		e.key("args")
+		e.text = append(e.text, c.Args...)
+	}
+	if c.ExecutionID != "" {
+		e.word("execution_id", c.ExecutionID)
+	}
+	if !c.Timeout.IsZero() {
+		e.key("timeout")
+		e.text = append(e.text, c.Timeout.raw...)
+	}
+	if c.Token != nil {
+		e.key("token")
+		e.text = strconv.AppendUint(e.text, *c.Token, 10)
+	}
+	return append(e.text, '}'), e.err
+}
+
+var errArgs = errors.New("args are no JSON")
 
 // MarshalJSON writes Details beside the fixed keys.
 func (m Metadata) MarshalJSON() ([]byte, error) {

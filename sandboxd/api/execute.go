@@ -81,6 +81,8 @@ type Result struct {
 	Metadata    Metadata `json:"metadata"`
 	// Index is the call's place in its batch, in streamed batches only.
 	Index *int `json:"index,omitempty"`
+
+	peeked *peeked // nil: all of it was read
 }
 
 // WithIndex is the encoded result with its place in a streamed batch.

@@ -25,8 +25,9 @@ func DecodeResult(text []byte) (Result, error) {
 // scanner reads JSON without space between its parts. Each of its methods
 // reports false at anything unusual: then encoding/json has to judge.
 type scanner struct {
-	text []byte
-	at   int
+	text  []byte
+	at    int
+	depth int // of the value that is passed over
 }
 
 func (s *scanner) resultField(r *Result, key []byte) bool {

@@ -32,6 +32,10 @@ type Config struct {
 	Retries    int           // how often a request that may be is sent again; default 2, -1: never
 	Backoff    time.Duration // before the first such retry, doubled for each; default 50 ms
 	Peer       string        // what errors call the server; default "container"
+
+	// PassOn says that the results of Execute and BatchStream are only passed
+	// on: they are read by api.PeekResult.
+	PassOn bool
 }
 
 // Client calls one container. All methods may be called at once.
@@ -43,6 +47,7 @@ type Client struct {
 	retries int
 	backoff time.Duration
 	peer    string
+	result  func(text []byte) (api.Result, error) // reads one of Execute or BatchStream
 }
 
 // New makes a Client. It does not connect.
@@ -58,6 +63,10 @@ func New(config Config) (*Client, error) {
 	origin.Path = strings.TrimSuffix(origin.Path, "/")
 	c := &Client{
 		origin: origin, token: config.Token, http: config.HTTPClient, retries: config.Retries, backoff: config.Backoff, peer: peer,
+		result: api.DecodeResult,
+	}
+	if config.PassOn {
+		c.result = api.PeekResult
 	}
 	if c.retries == 0 {
 		c.retries = 2
@@ -99,7 +108,7 @@ func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 	var text []byte
 	if r.Body != nil {
 		var err error
-		if text, err = json.Marshal(r.Body); err != nil {
+		if text, err = encodeBody(r.Body); err != nil {
 			return nil, slots.Errorf(slots.KindBadRequest, "encode request: %w", err)
 		}
 	}
@@ -114,6 +123,18 @@ func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 		}
 	}
 }
+
+// encodeBody makes the JSON of a body. A Call makes its own, because most requests
+// are one.
+func encodeBody(body any) ([]byte, error) {
+	if call, ok := body.(api.Call); ok {
+		return call.AppendJSON(make([]byte, 0, len(call.Args)+roomForCall))
+	}
+	return json.Marshal(body)
+}
+
+// roomForCall is what a Call's JSON takes beside its Args as a rule, in bytes.
+const roomForCall = 256
 
 // pause waits before the next try; false when there is to be none.
 func (c *Client) pause(ctx context.Context, tried int) bool {
@@ -218,7 +239,7 @@ func (c *Client) call(ctx context.Context, r Request, v any) error {
 		return broken(ctx, err)
 	}
 	if result, ok := v.(*api.Result); ok {
-		*result, err = api.DecodeResult(text)
+		*result, err = c.result(text)
 	} else {
 		err = json.Unmarshal(text, v)
 	}

@@ -132,7 +132,7 @@ func (c *Client) batchOnce(ctx context.Context, r Request, places []int, yield f
 		if err != nil {
 			return rest, false, broken(ctx, err)
 		}
-		result, err := api.DecodeResult(line)
+		result, err := c.result(bytes.Clone(line)) // which it may keep
 		if err != nil {
 			return rest, false, slots.Errorf(slots.KindInternal, "decode result: %w", err)
 		}
