@@ -11,7 +11,7 @@ import (
 
 // Files are the jobs for people, by the name of the file in this folder.
 func Files() (map[string]File, error) {
-	t := Template{Job: "berth-sandboxd", Count: 2}
+	t := Template{Job: "berth-default", Count: 2}
 	out := map[string]File{}
 	for name, build := range map[string]func(Template) (File, error){
 		"sandboxd.nomad.hcl": SandboxdFile, "orchestrator.nomad.hcl": OrchestratorFile, "prepull.nomad.hcl": PrepullFile,
@@ -95,6 +95,7 @@ func Orchestrator(t Template) (*api.Job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make job of orchestrator: %w", err)
 	}
+	t.Args = nil // they are sandboxd's
 	const id, name = "berth-orchestrator", "orchestrator"
 	job := blank(id, "service", t)
 	one := &api.Task{
@@ -102,7 +103,6 @@ func Orchestrator(t Template) (*api.Job, error) {
 		Env: map[string]string{
 			"NOMAD_ADDR":               "unix://${NOMAD_SECRETS_DIR}/api.sock",
 			"ORCHESTRATOR_BACKEND":     "nomad",
-			"ORCHESTRATOR_NOMAD_JOB":   t.Job,
 			"ORCHESTRATOR_NOMAD_IMAGE": t.Image,
 			"ORCHESTRATOR_SLOTS":       strconv.Itoa(t.Slots),
 			"ORCHESTRATOR_LISTEN":      "0.0.0.0:${NOMAD_PORT_http}",

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/jobs"
+	"berth/orchestrator"
 	"berth/sandboxd"
 	"berth/slots/need"
 )
@@ -202,9 +203,30 @@ func TestThePolicyIsAboutTheJobOfTheFiles(t *testing.T) {
 	require.NoError(t, err)
 	_, diags := hclsyntax.ParseConfig(text, "policy", hcl.InitialPos)
 	require.False(t, diags.HasErrors(), "%v", diags)
+	assert.Contains(t, string(text), `path "nomad/jobs/berth-*"`)
 	all, err := jobs.Files()
 	require.NoError(t, err)
-	id := *all["sandboxd.nomad.hcl"].Job.ID
-	assert.Contains(t, string(text), `path "`+jobs.VariablePath(id)+`"`)
-	assert.Contains(t, string(text), `path "berth/`+id+`/*"`)
+	assert.True(t, strings.HasPrefix(jobs.VariablePath(*all["sandboxd.nomad.hcl"].Job.ID), "nomad/jobs/berth-"))
+}
+
+func TestTheOrchestratorTakesTheSettingsOfTheJob(t *testing.T) {
+	for name, template := range templates() {
+		job, err := jobs.Orchestrator(template)
+		require.NoError(t, err)
+		one := job.TaskGroups[0].Tasks[0]
+		var environ []string
+		for key, value := range one.Env {
+			environ = append(environ, key+"="+interpolated.ReplaceAllString(value, "9001"))
+		}
+		args, ok := one.Config["args"].([]string)
+		require.True(t, ok)
+		config, err := orchestrator.Parse(args[1:], environ, os.Stderr)
+		require.NoError(t, err, name)
+		assert.Equal(t, "nomad", config.Backend)
+		assert.Equal(t, "0.0.0.0:9001", config.Listen)
+		if template.Driver != "" {
+			assert.Equal(t, template.Driver, config.Nomad.Job.Driver)
+			assert.Equal(t, template.Slots, config.Templates[0].Slots)
+		}
+	}
 }

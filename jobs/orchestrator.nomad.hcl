@@ -57,7 +57,6 @@ job "berth-orchestrator" {
         ORCHESTRATOR_LISTEN      = "0.0.0.0:${NOMAD_PORT_http}"
         ORCHESTRATOR_LOG_JSON    = "true"
         ORCHESTRATOR_NOMAD_IMAGE = "berth/sandboxd:latest"
-        ORCHESTRATOR_NOMAD_JOB   = "berth-sandboxd"
         ORCHESTRATOR_SLOTS       = "8"
         ORCHESTRATOR_TOKEN_FILE  = "${NOMAD_SECRETS_DIR}/token"
       }

@@ -9,14 +9,10 @@ namespace "default" {
   ]
 
   variables {
-    # The secret of the pool, which its containers' tokens are made of.
-    path "nomad/jobs/berth-sandboxd" {
-      capabilities = ["read", "write"]
-    }
-
-    # Which allocation is which container, and who scales.
-    path "berth/berth-sandboxd/*" {
-      capabilities = ["list", "read", "write", "destroy"]
+    # Beside each job the secret that its containers' tokens are made of, and
+    # which allocation is which container.
+    path "nomad/jobs/berth-*" {
+      capabilities = ["list", "read", "write"]
     }
   }
 }

@@ -3,7 +3,7 @@
 #
 # Its secret is a variable of Nomad that the tasks of the job may read:
 #
-#   nomad var put nomad/jobs/berth-sandboxd token=$(openssl rand -hex 32) env=''
+#   nomad var put nomad/jobs/berth-default token=$(openssl rand -hex 32) env=''
 
 variable "count" {
   type        = number
@@ -35,8 +35,8 @@ variable "security_opt" {
   description = "the seccomp profile of images/ lies on the client's disk"
 }
 
-job "berth-sandboxd" {
-  name        = "berth-sandboxd"
+job "berth-default" {
+  name        = "berth-default"
   type        = "service"
   datacenters = ["*"]
 
@@ -114,7 +114,7 @@ job "berth-sandboxd" {
       # The agent alone reads these. A new token comes by signal, without a restart.
       template {
         destination   = "secrets/token"
-        data          = "{{ with nomadVar \"nomad/jobs/berth-sandboxd\" }}{{ hmacSHA256Hex (env \"NOMAD_ALLOC_ID\") .token.Value }}{{ end }}"
+        data          = "{{ with nomadVar \"nomad/jobs/berth-default\" }}{{ hmacSHA256Hex (env \"NOMAD_ALLOC_ID\") .token.Value }}{{ end }}"
         change_mode   = "signal"
         change_signal = "SIGHUP"
         splay         = "1s"
@@ -123,7 +123,7 @@ job "berth-sandboxd" {
 
       template {
         destination = "secrets/env"
-        data        = "{{ with nomadVar \"nomad/jobs/berth-sandboxd\" }}{{ with .env.Value }}SANDBOXD_ENV={{ . | toJSON }}{{ end }}{{ end }}"
+        data        = "{{ with nomadVar \"nomad/jobs/berth-default\" }}{{ with .env.Value }}SANDBOXD_ENV={{ . | toJSON }}{{ end }}{{ end }}"
         change_mode = "noop"
         perms       = "0600"
         env         = true
@@ -191,7 +191,7 @@ job "berth-sandboxd" {
 
     # A container that drains is alive, and not ready.
     service {
-      name     = "berth-sandboxd"
+      name     = "berth-default"
       port     = "http"
       task     = "sandboxd"
       provider = "nomad"

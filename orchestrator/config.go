@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/orchestrator/backend/nomad"
 	"berth/orchestrator/pool"
 )
 
@@ -24,7 +25,8 @@ type Config struct {
 	MaxBody           int64
 	MaxConns          int
 
-	Backend      string // "local" is the only one
+	Backend      string       // local or nomad
+	Nomad        nomad.Config // of the nomad backend, as far as there are settings of it
 	DataDir      string
 	Sandboxd     string   // program of the local backend's containers
 	SandboxdArgs []string // more of its flags
@@ -104,11 +106,12 @@ func settings(c *Config, main *pool.Template) (flags *flag.FlagSet, file *string
 	flags.BoolVar(&c.InsecureNoAuth, "insecure-no-auth", false, "serve other addresses than loopback without a token")
 	add(flags, size{&c.MaxBody}, "max-body", "64MiB", "largest JSON request")
 	add(flags, integer{&c.MaxConns, 1, 1 << 20}, "max-connections", "8192", "connections that are served at once; further ones wait")
-	add(flags, word{&c.Backend, []string{"local"}}, "backend", "local", "what runs the containers: local")
+	add(flags, word{&c.Backend, []string{backendLocal, backendNomad}}, "backend", backendLocal, "what runs the containers: local, as processes; nomad, as allocations")
 	flags.StringVar(&c.DataDir, "data-dir", defaultDirectory(), "where everything of the containers is; slots pass through what is above it")
-	flags.StringVar(&c.Sandboxd, "sandboxd", "", "sandboxd to run; without it the one beside this program, else the one in PATH")
+	flags.StringVar(&c.Sandboxd, "sandboxd", "", "sandboxd to run; without it the one beside this program, else the one in PATH; on the machines of Nomad /usr/local/bin/sandboxd")
 	flags.Var(list{&c.SandboxdArgs}, "sandboxd-arg", "one more argument of sandboxd serve; may be repeated")
 	flags.BoolVar(&c.Keep, "keep", false, "leave the containers running at the end; the next start finds them")
+	nomadSettings(flags, &c.Nomad)
 	templateSettings(flags, main)
 	add(flags, duration{&c.TrajectoryIdle}, "trajectory-idle", "30m", "how long a trajectory without lease of its own keeps its slot without calling")
 	add(flags, duration{&c.TrajectoryWait}, "trajectory-wait", "5m", "how long the first call of a trajectory waits for a slot")
@@ -177,7 +180,7 @@ func (c *Config) check() error {
 		}
 		names[t.Name] = true
 	}
-	return nil
+	return c.checkNomad()
 }
 
 func isLoopback(host string) bool {

@@ -6,7 +6,7 @@
 //
 //	httpapi ─► calls ─► dispatch ─► containers
 //	   │         │
-//	   └─────────┴────► pool ─► backend/local
+//	   └─────────┴────► pool ─► backend/local, backend/nomad
 //
 // It keeps nothing that the containers do not: killed at any moment, it knows
 // everything again as soon as it has read them.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"berth/orchestrator/backend"
-	"berth/orchestrator/backend/local"
 	"berth/orchestrator/calls"
 	"berth/orchestrator/httpapi"
 	"berth/orchestrator/pool"
@@ -27,7 +25,7 @@ type Server struct {
 	config   Config
 	logger   hclog.Logger
 	listener net.Listener
-	backend  *local.Backend
+	backend  fleet
 	pools    *pool.Pools
 	calls    *calls.Carrier
 	http     *httpapi.Server
@@ -54,14 +52,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	s.announce(version)
-	s.backend, err = local.Open(ctx, local.Config{
-		Dir: filepath.Join(c.DataDir, "containers"), Binary: c.Sandboxd, Args: c.SandboxdArgs, Keep: c.Keep,
-		Grace: c.DrainTimeout, Logger: logger,
-	})
-	if err != nil && ctx.Err() == nil {
-		err = fmt.Errorf("%w: %w", ErrImpossible, err) // no program, or no directory
-	}
-	if err != nil {
+	if s.backend, err = c.openBackend(ctx, logger); err != nil {
 		return nil, err
 	}
 	metrics := httpapi.NewMetrics()

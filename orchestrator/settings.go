@@ -179,7 +179,9 @@ func writeHelp(out io.Writer, flags *flag.FlagSet) {
 Each flag is also an environment variable: --data-dir is ORCHESTRATOR_DATA_DIR.
 A file (--config) has the same names: "data-dir: /var/lib/berth". It may hold
 more pools: "templates:", a list of those flags from --template to --disk.
-Variables win over the file, flags win over both.
+Variables win over the file, flags win over both. Where Nomad is stands in its
+own variables: NOMAD_ADDR, NOMAD_TOKEN, NOMAD_NAMESPACE, NOMAD_REGION,
+NOMAD_CACERT and so on.
 
 `)
 	flags.VisitAll(func(f *flag.Flag) {

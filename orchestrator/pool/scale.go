@@ -114,7 +114,7 @@ func (p *pool) startLocked(n int, now time.Time) {
 func (p *pool) start(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, p.owner.cfg.StartTimeout)
 	defer cancel()
-	started, err := p.owner.fleet.Start(ctx, p.template.spec(id))
+	started, err := p.owner.fleet.Start(ctx, p.template.Spec(id))
 	if err == nil {
 		err = p.adopt(started)
 	}

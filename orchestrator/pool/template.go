@@ -55,7 +55,7 @@ func (t Template) Check() error {
 			return t.bad("%s: want 0 or more, got %v", name, d)
 		}
 	}
-	if err := t.spec(t.Name + "-0").Check(); err != nil {
+	if err := t.Spec(t.Name + "-0").Check(); err != nil {
 		return t.bad("%w", err)
 	}
 	return nil
@@ -75,8 +75,8 @@ func (t Template) withDefaults() Template {
 	return t
 }
 
-// spec is one container of the template.
-func (t Template) spec(id string) backend.Spec {
+// Spec is one container of the template.
+func (t Template) Spec(id string) backend.Spec {
 	return backend.Spec{
 		ID: id, Template: t.Name, Slots: t.Slots, Isolation: t.Isolation, Env: maps.Clone(t.Env),
 		Network: t.Network, MaxTimeout: t.MaxTimeout, Limits: t.Limits,

@@ -71,6 +71,17 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// Check refuses what makes no job of the spec.
+func (c Config) Check(spec backend.Spec) error {
+	c, err := c.withDefaults()
+	if err != nil {
+		return err
+	}
+	b := Backend{config: c}
+	_, err = jobs.Sandboxd(b.template(b.jobID(spec.Template), spec, 0, nil))
+	return err
+}
+
 // jobPattern leaves room for the template's name in a job's ID.
 var jobPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,21}$`)
 

@@ -201,6 +201,7 @@ func (p *pool) ensure(ctx context.Context) error {
 // template is what the job of the spec is made of.
 func (b *Backend) template(job string, spec backend.Spec, count int, meta map[string]string) jobs.Template {
 	t := b.config.Job
+	t.Namespace, t.Region = cmp.Or(t.Namespace, b.config.API.Namespace), cmp.Or(t.Region, b.config.API.Region)
 	t.Job, t.Count, t.Slots, t.Isolation, t.NoNetwork, t.Meta = job, count, spec.Slots, spec.Isolation, !spec.Network, meta
 	t.Longest, t.SlotMemory, t.SlotPids = spec.MaxTimeout, spec.Limits.MemoryBytes, spec.Limits.Pids
 	t.SlotCPUs, t.SlotDisk = spec.Limits.CPUs, spec.Limits.DiskBytes

@@ -1,0 +1,95 @@
+package orchestrator
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/hashicorp/go-hclog"
+
+	"berth/jobs"
+	"berth/orchestrator/backend"
+	"berth/orchestrator/backend/local"
+	"berth/orchestrator/backend/nomad"
+)
+
+// Names of the backends.
+const (
+	backendLocal = "local"
+	backendNomad = "nomad"
+)
+
+// fleet is a backend that can be closed.
+type fleet interface {
+	backend.Backend
+	io.Closer
+}
+
+// nomadSettings makes the flags of the nomad backend. How Nomad is reached
+// stands in its own variables.
+func nomadSettings(flags *flag.FlagSet, c *nomad.Config) {
+	t := &c.Job
+	flags.StringVar(&c.Prefix, "nomad-jobs", "berth", "what the names of the jobs begin with: the job of a pool is berth-NAME")
+	add(flags, word{(*string)(&t.Driver), []string{string(jobs.Docker), string(jobs.Exec), string(jobs.RawExec)}}, "nomad-driver", string(jobs.Docker), "docker, or one that runs --sandboxd of the machine: exec raw_exec")
+	flags.StringVar(&t.Image, "nomad-image", "berth/sandboxd:latest", "image that holds sandboxd")
+	flags.StringVar(&t.Runtime, "nomad-runtime", "", "runtime of the container engine, as runsc; without it the engine's own")
+	flags.StringVar(&t.Seccomp, "nomad-seccomp", "/etc/berth/seccomp-slots.json", "where the machines have the seccomp profile")
+	flags.StringVar(&t.NodePool, "nomad-node-pool", "", "node pool of the jobs")
+	flags.Var(list{&t.Datacenters}, "nomad-datacenter", "datacenter of the jobs; may be repeated; without it all")
+	add(flags, integer{&t.Cores, 0, 1 << 10}, "nomad-cores", "0", "whole CPUs of each container; 0: --nomad-cpu counts")
+	add(flags, integer{&t.CPU, 1, 1 << 24}, "nomad-cpu", "1000", "MHz of each container")
+	add(flags, integer{&t.MemoryMB, 1, 1 << 24}, "nomad-memory", "1024", "MB of memory of each container")
+	add(flags, integer{&t.MemoryMaxMB, 0, 1 << 24}, "nomad-memory-max", "0", "MB that it may use while the machine has them to spare; 0: twice as many")
+	add(flags, integer{&t.DiskMB, 10, 1 << 24}, "nomad-disk", "2048", "MB of disk of each container")
+	flags.BoolVar(&c.Purge, "nomad-purge", false, "take the jobs away at the end; without it their containers go on, and the next start finds them")
+}
+
+// checkNomad refuses settings that make no job.
+func (c *Config) checkNomad() error {
+	if c.Backend != backendNomad {
+		return nil
+	}
+	for _, t := range c.Templates {
+		spec := t.Spec(t.Name + "-0")
+		if err := c.nomad().Check(spec); err != nil {
+			return fmt.Errorf("template %q: %w", t.Name, err)
+		}
+	}
+	return nil
+}
+
+// nomad is the Config of the nomad backend.
+func (c *Config) nomad() nomad.Config {
+	n := c.Nomad
+	n.Job.Command, n.Job.Args = c.Sandboxd, c.SandboxdArgs
+	for _, t := range c.Templates {
+		n.Pools = append(n.Pools, t.Spec(""))
+	}
+	return n
+}
+
+// openBackend opens what runs the containers.
+func (c *Config) openBackend(ctx context.Context, logger hclog.Logger) (fleet, error) {
+	if c.Backend == backendNomad {
+		n := c.nomad()
+		n.Logger = logger
+		b, err := nomad.Open(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		return b, nil
+	}
+	b, err := local.Open(ctx, local.Config{
+		Dir: filepath.Join(c.DataDir, "containers"), Binary: c.Sandboxd, Args: c.SandboxdArgs, Keep: c.Keep,
+		Grace: c.DrainTimeout, Logger: logger,
+	})
+	if err != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%w: %w", ErrImpossible, err) // no program, or no directory
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
