@@ -3,6 +3,7 @@ package autoscale
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -15,6 +16,7 @@ type Container struct {
 	Leased int       // slots with a lease
 	Free   int       // slots that could be leased now; 0 for a container that is cordoned or cannot be reached
 	Empty  time.Time // since when it has no lease; the zero time when it has one
+	Rank   int       // the higher ones are drained first; see backend.Container
 }
 
 // Stats is what there is.
@@ -65,12 +67,12 @@ func Decide(have Stats, want Policy, now time.Time) Decision {
 }
 
 // excess drains the n containers that lose the least: those with the fewest
-// leases, and of these the ones that are empty the shortest, as what was kept
-// longest is most likely wanted.
+// leases, of these the ones of the highest rank, and of these the ones that are
+// empty the shortest, as what was kept longest is most likely wanted.
 func excess(have Stats, n, exist int) Decision {
 	order := slices.Clone(have.Containers)
 	slices.SortFunc(order, func(a, b Container) int {
-		return cmp.Or(cmp.Compare(a.Leased, b.Leased), b.Empty.Compare(a.Empty), cmp.Compare(b.ID, a.ID))
+		return cmp.Or(cmp.Compare(a.Leased, b.Leased), cmp.Compare(b.Rank, a.Rank), b.Empty.Compare(a.Empty), cmp.Compare(b.ID, a.ID))
 	})
 	d := Decision{Want: exist, Reason: fmt.Sprintf("%d containers more than allowed", n)}
 	for _, c := range order[:min(n, len(order))] {
@@ -102,8 +104,9 @@ func grow(have Stats, want Policy, now time.Time) Decision {
 	}
 }
 
-// shrink drains empty containers that nobody has needed for a while, the one
-// that is empty the longest first.
+// shrink drains empty containers that nobody has needed for a while: those of
+// the highest rank first, and of these the one that is empty the longest. One
+// below a rank that is in use stays: its backend would not be rid of it.
 func shrink(have Stats, want Policy, now time.Time, floor int) Decision {
 	exist := len(have.Containers) + have.Starting
 	stay := Decision{Want: exist}
@@ -111,16 +114,19 @@ func shrink(have Stats, want Policy, now time.Time, floor int) Decision {
 	if have.Queue > 0 || have.Starting > 0 || !rested {
 		return stay
 	}
-	free := 0
+	free, used := 0, math.MinInt
 	var idle []Container
 	for _, c := range have.Containers {
 		free += c.Free
 		if c.Leased == 0 && !c.Empty.IsZero() && !now.Before(c.Empty.Add(want.IdleAfter)) {
 			idle = append(idle, c)
+			continue
 		}
+		used = max(used, c.Rank)
 	}
+	idle = slices.DeleteFunc(idle, func(c Container) bool { return c.Rank < used })
 	slices.SortFunc(idle, func(a, b Container) int {
-		return cmp.Or(a.Empty.Compare(b.Empty), cmp.Compare(b.ID, a.ID))
+		return cmp.Or(cmp.Compare(b.Rank, a.Rank), a.Empty.Compare(b.Empty), cmp.Compare(b.ID, a.ID))
 	})
 	d := stay
 	for _, c := range idle {

@@ -26,6 +26,12 @@ func busy(id string, leased int) autoscale.Container {
 	return autoscale.Container{ID: id, Slots: 4, Leased: leased, Free: 4 - leased}
 }
 
+// ranked is the container with another rank.
+func ranked(rank int, c autoscale.Container) autoscale.Container {
+	c.Rank = rank
+	return c
+}
+
 func TestDecideFollowsItsRules(t *testing.T) {
 	policy := autoscale.Policy{
 		Min: 1, Max: 4, Slots: 4, Margin: 2,
@@ -55,6 +61,17 @@ func TestDecideFollowsItsRules(t *testing.T) {
 		"idle long enough: the longest first": {
 			have: autoscale.Stats{Containers: list{empty("a", 2*time.Minute), empty("b", 3*time.Minute), empty("c", time.Second)}},
 			want: 1, drain: []string{"b", "a"},
+		},
+		"idle long enough: the highest rank first": {
+			have: autoscale.Stats{Containers: list{ranked(2, empty("a", time.Hour)), ranked(1, empty("b", 2*time.Hour)), ranked(0, busy("c", 1))}},
+			want: 1, drain: []string{"a", "b"},
+		},
+		"idle, but below a rank that is in use": {
+			have: autoscale.Stats{Containers: list{ranked(2, busy("a", 1)), ranked(1, empty("b", time.Hour)), ranked(0, empty("c", time.Hour))}}, want: 3,
+		},
+		"too many, all with as many leases: the highest rank": {
+			have:   autoscale.Stats{Containers: list{ranked(1, busy("a", 1)), ranked(2, busy("b", 1)), ranked(0, busy("c", 1))}},
+			policy: func(p *autoscale.Policy) { p.Min, p.Max = 0, 2 }, want: 2, drain: []string{"b"},
 		},
 		"idle too short: stay": {have: autoscale.Stats{Containers: list{empty("a", 59*time.Second), empty("b", 59*time.Second)}}, want: 2},
 		"idle, but the margin would be gone": {

@@ -10,7 +10,8 @@
 //  3. Callers wait, or fewer slots are free than the margin: start as many as
 //     bring the free slots up, counting those that are starting already.
 //  4. Containers that were empty for long enough are drained, as long as the
-//     margin stays free without them and the minimum is kept.
+//     margin stays free without them and the minimum is kept, and none that is
+//     in use has a higher rank.
 //
 // What rule 4 leaves is enough for rule 3, so under a constant load there is
 // an end to deciding.

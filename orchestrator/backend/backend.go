@@ -16,6 +16,11 @@ type Container struct {
 	Token    string    // bearer token of its sandboxd; secret: String, GoString and JSON leave it out
 	Slots    int       // how many it serves
 	Started  time.Time // for the first time; a restart after a crash does not change it
+
+	// Rank says which containers can be spared: leases go to those of low rank
+	// first, and idle ones of high rank are stopped first. 0 where the backend
+	// can stop any as well as any other.
+	Rank int
 }
 
 // redacted stands where a secret is.

@@ -87,6 +87,24 @@ func TestAcquireFillsTheFullestContainerFirst(t *testing.T) {
 	})
 }
 
+func TestAcquireFillsTheLowestRankFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		f.add("a", "t", 1).known.Rank = 2
+		f.add("b", "t", 3).known.Rank = 1
+		p := open(t, f, pool.Config{})
+		first := acquire(t, p, "1")
+		assert.Equal(t, "b", first.Container.ID)
+		assert.Equal(t, "b", acquire(t, p, "2").Container.ID)
+		assert.Equal(t, "b", acquire(t, p, "3").Container.ID)
+		assert.Equal(t, "a", acquire(t, p, "4").Container.ID)
+		_, err := p.Release(t.Context(), first.Ref(), false)
+		require.NoError(t, err)
+		synctest.Wait()
+		assert.Equal(t, "b", acquire(t, p, "5").Container.ID)
+	})
+}
+
 func TestATrajectoryHasOneSlotUnlessItAsksForMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet()

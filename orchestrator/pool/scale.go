@@ -76,7 +76,7 @@ func (p *pool) existLocked() autoscale.Stats {
 		if c.draining {
 			continue
 		}
-		one := autoscale.Container{ID: c.id, Slots: len(c.slots), Leased: c.leased + c.asked, Free: c.spare(), Empty: c.empty}
+		one := autoscale.Container{ID: c.id, Slots: len(c.slots), Leased: c.leased + c.asked, Free: c.spare(), Empty: c.empty, Rank: c.known.Rank}
 		if one.Leased > 0 {
 			one.Empty = time.Time{}
 		}

@@ -156,8 +156,8 @@ func (c *container) restLocked(now time.Time) {
 	c.look()
 }
 
-// openHeap holds the containers with room, the fullest first, so that the
-// others can become empty.
+// openHeap holds the containers with room: those of low rank first, of these
+// the fullest, so that the others can become empty.
 type openHeap []*container
 
 // Len is sort.Interface's.
@@ -166,7 +166,7 @@ func (h openHeap) Len() int { return len(h) }
 // Less is sort.Interface's.
 func (h openHeap) Less(i, j int) bool {
 	a, b := h[i], h[j]
-	return cmp.Or(cmp.Compare(a.room(), b.room()), a.known.Started.Compare(b.known.Started), cmp.Compare(a.id, b.id)) < 0
+	return cmp.Or(cmp.Compare(a.known.Rank, b.known.Rank), cmp.Compare(a.room(), b.room()), a.known.Started.Compare(b.known.Started), cmp.Compare(a.id, b.id)) < 0
 }
 
 // Swap is sort.Interface's.

@@ -116,7 +116,7 @@ func (p *pool) upLocked(c *container, a *alloc) {
 func (p *pool) tellLocked(c *container) {
 	a := p.allocs[c.alloc]
 	p.b.feed.Up(backend.Container{
-		ID: c.spec.ID, Template: c.spec.Template, URL: a.url, Token: tokenOf(p.secret, a.id), Slots: c.spec.Slots, Started: a.created,
+		ID: c.spec.ID, Template: c.spec.Template, URL: a.url, Token: tokenOf(p.secret, a.id), Slots: c.spec.Slots, Started: a.created, Rank: a.index,
 	})
 }
 

@@ -240,3 +240,11 @@ func TestAContainerIsUpWhenItAnswersThatItIsReady(t *testing.T) {
 	d.do(func() { d.ready = true })
 	require.NoError(t, <-started)
 }
+
+func TestTheRankOfAContainerIsTheIndexOfItsAllocation(t *testing.T) {
+	d := newDouble(t)
+	b := open(t, d.config(t))
+	for i, c := range start(t, b, "c-2", "c-1", "c-0") {
+		assert.Equal(t, i, c.Rank)
+	}
+}
