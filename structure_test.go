@@ -70,6 +70,7 @@ func files(t *testing.T) []string {
 			return err
 		case entry.IsDir() && slices.Contains([]string{".git", ".bin", "bin", "node_modules"}, name):
 			return filepath.SkipDir
+		case name == ".git": // a file, in a further work tree
 		case entry.Type().IsRegular():
 			out = append(out, filepath.ToSlash(name))
 		}
