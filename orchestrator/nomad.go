@@ -64,10 +64,17 @@ func (c *Config) checkNomad() error {
 func (c *Config) nomad() nomad.Config {
 	n := c.Nomad
 	n.Job.Command, n.Job.Args = c.Sandboxd, c.SandboxdArgs
-	for _, t := range c.Templates {
-		n.Pools = append(n.Pools, t.Spec(""))
-	}
+	n.Pools = c.specs()
 	return n
+}
+
+// specs is what containers are going to be started of, their IDs apart.
+func (c *Config) specs() []backend.Spec {
+	specs := make([]backend.Spec, 0, len(c.Templates))
+	for _, t := range c.Templates {
+		specs = append(specs, t.Spec(""))
+	}
+	return specs
 }
 
 // openBackend opens what runs the containers.
@@ -83,13 +90,10 @@ func (c *Config) openBackend(ctx context.Context, logger hclog.Logger) (fleet, e
 	}
 	b, err := local.Open(ctx, local.Config{
 		Dir: filepath.Join(c.DataDir, "containers"), Binary: c.Sandboxd, Args: c.SandboxdArgs, Keep: c.Keep,
-		Grace: c.DrainTimeout, Logger: logger,
+		Grace: c.DrainTimeout, Logger: logger, Expect: c.specs(),
 	})
-	if err != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("%w: %w", ErrImpossible, err) // no program, or no directory
-	}
 	if err != nil {
-		return nil, err
+		return nil, impossible(ctx, err) // no program, no directory, no isolation
 	}
 	return b, nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -42,11 +43,11 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	}()
 	token, err := readToken(c.TokenFile)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrImpossible, err)
+		return nil, impossible(ctx, err)
 	}
 	operatorToken, err := readToken(c.OperatorTokenFile)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrImpossible, err)
+		return nil, impossible(ctx, err)
 	}
 	if s.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", c.Listen); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
@@ -68,6 +69,23 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 		Token: token, OperatorToken: operatorToken, Template: c.Templates[0].Name, MaxBody: c.MaxBody, MaxConns: c.MaxConns, DrainTimeout: c.DrainTimeout,
 	})
 	return s, nil
+}
+
+// impossible makes the error an ErrImpossible, unless it may pass by itself:
+// then another try is worth it.
+func impossible(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	for _, passing := range []error{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EAGAIN, syscall.EINTR,
+		syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ETIMEDOUT, syscall.ESTALE,
+	} {
+		if errors.Is(err, passing) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrImpossible, err)
 }
 
 func connect(c backend.Container) (pool.Remote, error) {

@@ -55,12 +55,21 @@ func TestProbeSaysWhatTheMachineGives(t *testing.T) {
 	require.NoError(t, err)
 	var report struct {
 		Isolation slots.Isolation `json:"isolation"`
+		Required  string          `json:"required"`
+		Refusal   string          `json:"refusal"`
 	}
 	require.NoError(t, json.Unmarshal(out, &report), "%s", out)
 	assert.Equal(t, slots.LevelNone, report.Isolation.Level)
 	assert.True(t, report.Isolation.Unsafe)
-	out, err = exec.CommandContext(t.Context(), agent, "probe").Output()
+	assert.Equal(t, "landlock", report.Required)
+	assert.Contains(t, report.Refusal, "axis fs: wanted landlock, got shared")
+	assert.Contains(t, report.Refusal, "mend: ")
+	out, err = exec.CommandContext(t.Context(), agent, "probe", "--isolation-attempt", "none").Output()
+	require.NoError(t, err, "it answers what was asked")
+	assert.Contains(t, string(out), "serve would refuse")
+	out, err = exec.CommandContext(t.Context(), agent, "probe", "--isolation-require", "none").Output()
 	require.NoError(t, err)
+	assert.NotContains(t, string(out), "serve would refuse")
 	for _, word := range []string{"level", "mechanism", "kernel", "axis", "attack"} {
 		assert.Contains(t, string(out), word)
 	}

@@ -29,6 +29,9 @@ func runProbe(ctx context.Context, args, environ []string, stdout, stderr io.Wri
 	report, err := sandboxd.Probe(ctx, config)
 	if err != nil {
 		fmt.Fprintf(stderr, "sandboxd probe: %v\n", err)
+		if _, unmet := errors.AsType[*sandbox.UnmetError](err); unmet {
+			return exitUnmet
+		}
 		return exitFailed
 	}
 	if asJSON {
@@ -45,7 +48,7 @@ func runProbe(ctx context.Context, args, environ []string, stdout, stderr io.Wri
 	return exitOK
 }
 
-func printReport(out io.Writer, r sandbox.Report) error {
+func printReport(out io.Writer, r sandboxd.Report) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(w, "level\t%s\n", r.Isolation.Level)
 	fmt.Fprintf(w, "mechanism\t%s\n", r.Mechanism)
@@ -80,6 +83,9 @@ func printReport(out io.Writer, r sandbox.Report) error {
 		if t.Mend != "" {
 			fmt.Fprintf(w, "mend\t%s\n", t.Mend)
 		}
+	}
+	if r.Refusal != "" {
+		fmt.Fprintf(w, "\nserve would refuse\t%s\n", r.Refusal)
 	}
 	return w.Flush()
 }

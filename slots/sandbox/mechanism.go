@@ -186,14 +186,19 @@ func (e *UnmetError) Error() string {
 	for _, s := range e.Shortfall {
 		fmt.Fprintf(&text, "; axis %s: wanted %s, got %s", s.Axis, s.Wanted, s.Got)
 	}
+	mends := false
 	for _, a := range e.Attempts {
 		if a.Error == "" {
 			continue
 		}
 		fmt.Fprintf(&text, "; tried %s: %s", a.Mechanism, a.Error)
 		if a.Mend != "" {
+			mends = true
 			fmt.Fprintf(&text, " (mend: %s)", a.Mend)
 		}
+	}
+	if !mends { // what was attempted works, and is less all the same
+		text.WriteString("; mend: require less, or attempt more and mend what \"sandboxd probe\" then names")
 	}
 	return text.String()
 }

@@ -53,7 +53,8 @@ var _ backend.Backend = (*Backend)(nil)
 // Open adopts the containers that are below Config.Dir, and starts those again
 // that do not run: it returns when all of them answer, so that nobody takes
 // what is about to be there for missing. It does not wait for one that takes
-// too long. Close ends it; ctx is for opening only.
+// too long. What cannot be started here at all, of Config.Expect, is an error.
+// Close ends it; ctx is for opening only.
 func Open(ctx context.Context, config Config) (*Backend, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -92,6 +93,9 @@ func Open(ctx context.Context, config Config) (*Backend, error) {
 		case <-c.begun:
 		case <-patience.Done():
 		}
+	}
+	if err := b.probeAll(ctx, config.Expect); err != nil {
+		return nil, errors.Join(fmt.Errorf("open local backend: %w", err), b.Close())
 	}
 	return b, nil
 }

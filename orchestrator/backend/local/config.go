@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"berth/orchestrator/backend"
 )
 
 // Config says how containers are run. Zero fields mean the defaults.
@@ -19,6 +21,11 @@ type Config struct {
 	Args   []string // further flags of "sandboxd serve", after ours
 	Max    int      // how many containers there may be; 0: any number
 	Keep   bool     // a Close leaves the containers running
+
+	// Expect is what containers are going to be started of, their IDs apart. An
+	// Open finds out whether this machine can isolate them as they require,
+	// unless one of the template that is up proves it.
+	Expect []backend.Spec
 
 	Grace        time.Duration // how long running calls may take when a Close ends containers, and at most when a Stop does; default 30 s
 	StartTimeout time.Duration // until a process is ready; default 60 s

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"berth/orchestrator/backend"
 	"berth/sandboxd/client"
 )
 
@@ -183,28 +184,34 @@ func (k *keeping) arguments() []string {
 	if listen == "" {
 		listen = anyPort
 	}
-	network := "off"
-	if k.spec.Network {
-		network = "on"
-	}
-	args := []string{
+	args := append([]string{
 		"serve", "--listen", listen, "--slots", strconv.Itoa(k.spec.Slots),
 		"--data-dir", k.dir.dataDir(), "--token-file", k.dir.token(), "--hide", k.b.config.Dir,
-		"--network", network, "--drain-timeout", k.b.config.Grace.String(), "--log-json",
+		"--drain-timeout", k.b.config.Grace.String(), "--log-json",
+	}, specArguments(k.spec)...)
+	return append(args, k.b.config.Args...)
+}
+
+// specArguments are those that say how slots are isolated and limited.
+func specArguments(spec backend.Spec) []string {
+	network := "off"
+	if spec.Network {
+		network = "on"
 	}
+	args := []string{"--network", network}
 	add := func(flag, value string, set bool) {
 		if set {
 			args = append(args, flag, value)
 		}
 	}
-	l := k.spec.Limits
-	add("--isolation-require", k.spec.Isolation, k.spec.Isolation != "")
-	add("--max-timeout", k.spec.MaxTimeout.String(), k.spec.MaxTimeout > 0)
+	l := spec.Limits
+	add("--isolation-require", spec.Isolation, spec.Isolation != "")
+	add("--max-timeout", spec.MaxTimeout.String(), spec.MaxTimeout > 0)
 	add("--memory", strconv.FormatInt(l.MemoryBytes, 10), l.MemoryBytes > 0)
 	add("--pids", strconv.FormatInt(l.Pids, 10), l.Pids > 0)
 	add("--cpus", strconv.FormatFloat(l.CPUs, 'f', -1, 64), l.CPUs > 0)
 	add("--disk", strconv.FormatInt(l.DiskBytes, 10), l.DiskBytes > 0)
-	return append(args, k.b.config.Args...)
+	return args
 }
 
 // bringUp waits until the process answers, and tells that it is up. errGone

@@ -201,10 +201,10 @@ func TestArgumentsSayTheSpecAndTheEnvironmentIsSmall(t *testing.T) {
 	k := &keeping{container: &container{b: &Backend{config: Config{Dir: "/x", Grace: 5 * time.Second, Args: []string{"--more"}}}, dir: "/x/a", spec: backend.Spec{
 		Slots: 3, Isolation: "uid", MaxTimeout: time.Minute, Limits: backend.Limits{MemoryBytes: 1 << 30, Pids: 7, CPUs: 0.5, DiskBytes: 9},
 	}}}
-	assert.Equal(t, "serve --listen 127.0.0.1:0 --slots 3 --data-dir /x/a/data --token-file /x/a/token --hide /x --network off --drain-timeout 5s --log-json "+
+	assert.Equal(t, "serve --listen 127.0.0.1:0 --slots 3 --data-dir /x/a/data --token-file /x/a/token --hide /x --drain-timeout 5s --log-json --network off "+
 		"--isolation-require uid --max-timeout 1m0s --memory 1073741824 --pids 7 --cpus 0.5 --disk 9 --more", strings.Join(k.arguments(), " "))
 	k.Wish, k.spec = "127.0.0.1:77", backend.Spec{Slots: 1, Network: true}
-	assert.Equal(t, "serve --listen 127.0.0.1:77 --slots 1 --data-dir /x/a/data --token-file /x/a/token --hide /x --network on --drain-timeout 5s --log-json --more",
+	assert.Equal(t, "serve --listen 127.0.0.1:77 --slots 1 --data-dir /x/a/data --token-file /x/a/token --hide /x --drain-timeout 5s --log-json --network on --more",
 		strings.Join(k.arguments(), " "))
 }
 
