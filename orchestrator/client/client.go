@@ -1,12 +1,16 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
+
+	"github.com/google/uuid"
 
 	"berth/orchestrator/poolapi"
 	"berth/sandboxd/api"
@@ -24,7 +28,10 @@ type Config struct {
 }
 
 // Client calls one orchestrator. All methods may be called at once.
-type Client struct{ wire *client.Client }
+type Client struct {
+	wire *client.Client
+	key  string // that requests bear; "": none
+}
 
 // New makes a Client. It does not connect.
 func New(config Config) (*Client, error) {
@@ -36,6 +43,36 @@ func New(config Config) (*Client, error) {
 		return nil, err
 	}
 	return &Client{wire: wire}, nil
+}
+
+// Keyed is a Client of the same connections that sends one request: all that
+// it, and every other one of the same key, is asked for is that request, and
+// has one answer. The orchestrator refuses another one under the key, which is
+// 1 to 255 printable ASCII characters, as slots.KindConflict. Calls without an
+// ExecutionID get theirs from the key.
+//
+// So who does not know whether a request came through, because of an error or
+// of a crash of its own, can ask again.
+func (c *Client) Keyed(key string) *Client { return &Client{wire: c.wire, key: key} }
+
+// call sends r, with the key of the Client.
+func (c *Client) call(ctx context.Context, r client.Request, answer any) error {
+	if c.key != "" {
+		r.Header, r.Again = http.Header{poolapi.HeaderKey: {c.key}}, true
+	}
+	return c.wire.Call(ctx, r, answer)
+}
+
+// named is the calls with the names that the key of the Client gives them.
+func (c *Client) named(calls ...poolapi.Call) []poolapi.Call {
+	if c.key == "" {
+		return calls
+	}
+	calls = slices.Clone(calls)
+	for i := range calls {
+		calls[i].ExecutionID = cmp.Or(calls[i].ExecutionID, poolapi.NameByKey(c.key, i))
+	}
+	return calls
 }
 
 // Close closes the idle connections of a Client that made its own.
@@ -51,16 +88,19 @@ func Unreachable(err error) bool {
 
 // Ready asks whether the orchestrator takes work. It needs no token.
 func (c *Client) Ready(ctx context.Context) error {
-	return c.wire.Call(ctx, client.Request{Method: http.MethodGet, Path: "/readyz", Again: true}, nil)
+	return c.call(ctx, client.Request{Method: http.MethodGet, Path: "/readyz", Again: true}, nil)
 }
 
 // Acquire leases a slot to a trajectory, or returns the lease that the
 // trajectory has unless want.Further. When none was free while it waited, that
 // is slots.KindPoolExhausted.
 func (c *Client) Acquire(ctx context.Context, want poolapi.LeaseRequest) (poolapi.Lease, error) {
+	if want.Further && c.key == "" {
+		c = c.Keyed(uuid.NewString()) // so that a slot is not lost with an answer
+	}
 	var lease poolapi.Lease
-	err := c.wire.Call(ctx, client.Request{
-		Method: http.MethodPost, Path: "/v1/leases", Body: want, Again: !want.Further,
+	err := c.call(ctx, client.Request{
+		Method: http.MethodPost, Path: "/v1/leases", Body: want, Again: true,
 	}, &lease)
 	return lease, err
 }
@@ -69,14 +109,14 @@ func (c *Client) Acquire(ctx context.Context, want poolapi.LeaseRequest) (poolap
 // container is gone slots.KindSlotLost.
 func (c *Client) Lease(ctx context.Context, id string) (poolapi.Lease, error) {
 	var lease poolapi.Lease
-	err := c.wire.Call(ctx, client.Request{Method: http.MethodGet, Path: leasePath(id, ""), Again: true}, &lease)
+	err := c.call(ctx, client.Request{Method: http.MethodGet, Path: leasePath(id, ""), Again: true}, &lease)
 	return lease, err
 }
 
 // Renew makes the lease last ttl from now; 0: the TTL that it has.
 func (c *Client) Renew(ctx context.Context, id string, ttl time.Duration) (poolapi.Lease, error) {
 	var lease poolapi.Lease
-	err := c.wire.Call(ctx, client.Request{
+	err := c.call(ctx, client.Request{
 		Method: http.MethodPut, Path: leasePath(id, ""), Body: poolapi.LeaseRenewal{TTLSeconds: ttl.Seconds()}, Again: true,
 	}, &lease)
 	return lease, err
@@ -86,14 +126,14 @@ func (c *Client) Renew(ctx context.Context, id string, ttl time.Duration) (poola
 // of that, nil when none is known any more: releasing twice is releasing once.
 func (c *Client) Release(ctx context.Context, id string) (*slots.Receipt, error) {
 	var released poolapi.Released
-	err := c.wire.Call(ctx, client.Request{Method: http.MethodDelete, Path: leasePath(id, ""), Again: true}, &released)
+	err := c.call(ctx, client.Request{Method: http.MethodDelete, Path: leasePath(id, ""), Again: true}, &released)
 	return released.Reset, err
 }
 
 // Reset makes the slot of the lease pristine; the lease stays.
 func (c *Client) Reset(ctx context.Context, id string) (slots.Receipt, error) {
 	var receipt slots.Receipt
-	err := c.wire.Call(ctx, client.Request{Method: http.MethodPost, Path: leasePath(id, "/reset")}, &receipt)
+	err := c.call(ctx, client.Request{Method: http.MethodPost, Path: leasePath(id, "/reset")}, &receipt)
 	return receipt, err
 }
 
@@ -122,7 +162,7 @@ func (f Filter) query() url.Values {
 // Leases lists the leases, in the order of containers and slots.
 func (c *Client) Leases(ctx context.Context, f Filter) ([]poolapi.Lease, error) {
 	var list poolapi.Leases
-	err := c.wire.Call(ctx, client.Request{Method: http.MethodGet, Path: "/v1/leases", Query: f.query(), Again: true}, &list)
+	err := c.call(ctx, client.Request{Method: http.MethodGet, Path: "/v1/leases", Query: f.query(), Again: true}, &list)
 	return list.Leases, err
 }
 
@@ -130,7 +170,7 @@ func (c *Client) Leases(ctx context.Context, f Filter) ([]poolapi.Lease, error) 
 // empty, and says of each what came of it.
 func (c *Client) ReleaseAll(ctx context.Context, f Filter) ([]poolapi.Released, error) {
 	var list poolapi.ReleasedLeases
-	err := c.wire.Call(ctx, client.Request{Method: http.MethodDelete, Path: "/v1/leases", Query: f.query(), Again: true}, &list)
+	err := c.call(ctx, client.Request{Method: http.MethodDelete, Path: "/v1/leases", Query: f.query(), Again: true}, &list)
 	return list.Released, err
 }
 
@@ -138,12 +178,15 @@ func (c *Client) ReleaseAll(ctx context.Context, f Filter) ([]poolapi.Released, 
 // error tells that the call could not be carried out, or was cancelled.
 func (c *Client) Execute(ctx context.Context, lease string, call poolapi.Call) (api.Result, error) {
 	var result api.Result
-	if err := c.wire.Call(ctx, client.Request{
-		Method: http.MethodPost, Path: leasePath(lease, "/execute"), Body: call, Again: call.ExecutionID != "",
-	}, &result); err != nil {
+	if err := c.wire.Call(ctx, c.requestOf(lease, call), &result); err != nil {
 		return api.Result{}, err
 	}
 	return result, result.Err()
+}
+
+func (c *Client) requestOf(lease string, call poolapi.Call) client.Request {
+	call = c.named(call)[0]
+	return client.Request{Method: http.MethodPost, Path: leasePath(lease, "/execute"), Body: call, Again: call.ExecutionID != ""}
 }
 
 // Stream runs a call and yields its events while they happen: one start,
@@ -151,24 +194,7 @@ func (c *Client) Execute(ctx context.Context, lease string, call poolapi.Call) (
 // comes. Leaving the loop leaves an execution that has started running, unless
 // call.CancelStarted.
 func (c *Client) Stream(ctx context.Context, lease string, call poolapi.Call) iter.Seq2[api.Event, error] {
-	return c.wire.Events(ctx, client.Request{
-		Method: http.MethodPost, Path: leasePath(lease, "/execute"), Body: call, Again: call.ExecutionID != "",
-	})
-}
-
-// Cancel ends the execution that a call named, and waits some seconds for its
-// result. state is "" when it has ended, else api.StateQueued or
-// api.StateRunning, and the result holds its id only. One that is not known is
-// slots.KindNotFound.
-func (c *Client) Cancel(ctx context.Context, lease, executionID string) (result api.Result, state string, err error) {
-	var a struct {
-		api.Result
-		State string `json:"state"`
-	}
-	err = c.wire.Call(ctx, client.Request{
-		Method: http.MethodPost, Path: leasePath(lease, "/executions/"+url.PathEscape(executionID)+"/cancel"), Again: true,
-	}, &a)
-	return a.Result, a.State, err
+	return c.wire.Events(ctx, c.requestOf(lease, call))
 }
 
 // Batch runs the calls in their order and waits for all results. A result's
@@ -178,7 +204,7 @@ func (c *Client) Batch(ctx context.Context, lease string, calls []poolapi.Call) 
 		return nil, nil
 	}
 	var answer poolapi.Results
-	if err := c.wire.Call(ctx, batchOf(lease, calls), &answer); err != nil {
+	if err := c.wire.Call(ctx, batchOf(lease, c.named(calls...)), &answer); err != nil {
 		return nil, err
 	}
 	if len(answer.Results) != len(calls) {
@@ -190,7 +216,7 @@ func (c *Client) Batch(ctx context.Context, lease string, calls []poolapi.Call) 
 // BatchStream runs the calls in their order and yields each result when it is
 // ready; its Index is the place of its call. After an error nothing more comes.
 func (c *Client) BatchStream(ctx context.Context, lease string, calls []poolapi.Call) iter.Seq2[api.Result, error] {
-	return client.Results(ctx, c.wire, calls, func(left []poolapi.Call) client.Request { return batchOf(lease, left) })
+	return client.Results(ctx, c.wire, c.named(calls...), func(left []poolapi.Call) client.Request { return batchOf(lease, left) })
 }
 
 func batchOf(lease string, calls []poolapi.Call) client.Request {
@@ -227,7 +253,7 @@ func (c *Client) ArchiveArtifacts(ctx context.Context, lease string, want api.Ar
 }
 
 func (c *Client) artifact(ctx context.Context, lease, verb string, want, answer any) error {
-	return c.wire.Call(ctx, client.Request{
+	return c.call(ctx, client.Request{
 		Method: http.MethodPost, Path: leasePath(lease, "/artifacts/"+verb), Body: want, Again: true,
 	}, answer)
 }
@@ -235,7 +261,7 @@ func (c *Client) artifact(ctx context.Context, lease, verb string, want, answer 
 // Containers lists the containers of all pools with their slots.
 func (c *Client) Containers(ctx context.Context) ([]poolapi.Container, error) {
 	var list poolapi.Containers
-	err := c.wire.Call(ctx, client.Request{Method: http.MethodGet, Path: "/v1/containers", Again: true}, &list)
+	err := c.call(ctx, client.Request{Method: http.MethodGet, Path: "/v1/containers", Again: true}, &list)
 	return list.Containers, err
 }
 
@@ -258,7 +284,7 @@ func (c *Client) Recycle(ctx context.Context, container string, within time.Dura
 
 func (c *Client) operate(ctx context.Context, container, verb string, want any) (poolapi.Container, error) {
 	var answer poolapi.Container
-	err := c.wire.Call(ctx, client.Request{
+	err := c.call(ctx, client.Request{
 		Method: http.MethodPost, Path: fmt.Sprintf("/v1/containers/%s/%s", url.PathEscape(container), verb), Body: want,
 	}, &answer)
 	return answer, err
@@ -267,7 +293,7 @@ func (c *Client) operate(ctx context.Context, container, verb string, want any) 
 // Pools lists the pools in numbers.
 func (c *Client) Pools(ctx context.Context) ([]poolapi.Pool, error) {
 	var list poolapi.Pools
-	err := c.wire.Call(ctx, client.Request{Method: http.MethodGet, Path: "/v1/pools", Again: true}, &list)
+	err := c.call(ctx, client.Request{Method: http.MethodGet, Path: "/v1/pools", Again: true}, &list)
 	return list.Pools, err
 }
 

@@ -8,8 +8,9 @@
 //   - A call with an ExecutionID, because its container runs it at most once;
 //     a stream of it goes on where it broke.
 //   - Requests that change nothing, renewals and releases.
-//   - The acquire of a trajectory's first slot: acquiring twice is acquiring
-//     once.
+//   - An acquire. Of a trajectory's first slot, acquiring twice is acquiring
+//     once; a further one gets a key.
+//   - What a Client of Keyed is asked for.
 //
 // Everything else is sent once.
 package client

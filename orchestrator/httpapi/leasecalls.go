@@ -8,7 +8,6 @@ import (
 	"errors"
 	"iter"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -118,7 +117,7 @@ func name(c echo.Context, calls []poolapi.Call) error {
 		case key == "":
 			call.ExecutionID = uuid.NewString()
 		default:
-			call.ExecutionID = "key-" + strconv.Itoa(i) + "-" + key
+			call.ExecutionID = poolapi.NameByKey(key, i)
 		}
 	}
 	return err

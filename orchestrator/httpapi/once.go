@@ -16,11 +16,11 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"berth/orchestrator/poolapi"
 	"berth/slots"
 )
 
-// headerKey is the header by which a client names a request that it may send
-// again: all that bear the same name are one request, and have one answer.
+// headerKey names a request that may be sent again, see poolapi.HeaderKey.
 //
 // What a call's key names is its execution, in the journal of its container:
 // that survives a restart here and there. All other answers are kept in memory
@@ -28,7 +28,7 @@ import (
 // was acquired with a key bears it, so that who asks again for a further slot
 // gets that one. An answer that says that nothing was done, or that the request
 // may be sent again, is not kept.
-const headerKey = "Idempotency-Key"
+const headerKey = poolapi.HeaderKey
 
 // keyed is what a route does with a request's key.
 type keyed int

@@ -2,6 +2,7 @@ package poolapi
 
 import (
 	"encoding/json"
+	"strconv"
 	"time"
 
 	"berth/sandboxd/api"
@@ -70,6 +71,14 @@ type Call struct {
 	TimeoutS      api.Timeout     `json:"timeout_s,omitzero"`
 	CancelStarted bool            `json:"cancel_started,omitempty"` // end it also if it runs when the client goes away
 }
+
+// HeaderKey is the header by which a client names a request that it may send
+// again: all that bear the same name are one request, and have one answer.
+const HeaderKey = "Idempotency-Key"
+
+// NameByKey is the ExecutionID of a call without one in a request that bears a
+// key, by the call's place in its batch; 0 for one alone.
+func NameByKey(key string, place int) string { return "key-" + strconv.Itoa(place) + "-" + key }
 
 // Batch is the body of POST /v1/leases/{lease}/batch. The answer is a Results,
 // or a stream of results.

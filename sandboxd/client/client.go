@@ -176,7 +176,7 @@ func (c *Client) try(ctx context.Context, r Request, text []byte) (*http.Respons
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	maps.Copy(req.Header, r.Header)
-	if r.Again {
+	if r.Again && req.Header[keyRepeatable] == nil {
 		// A kept connection that turns out to be closed is not worth a try.
 		req.Header[keyRepeatable] = nil
 	}

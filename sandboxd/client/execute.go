@@ -188,7 +188,7 @@ type Offsets struct{ Stdout, Stderr int64 }
 func (c *Client) Stream(ctx context.Context, call api.Call) iter.Seq2[api.Event, error] {
 	return func(yield func(api.Event, error) bool) {
 		first := Request{Method: http.MethodPost, Path: "/execute", Body: call, Again: call.ExecutionID != ""}
-		c.follow(ctx, first, Offsets{}, resume, yield)
+		c.follow(ctx, first, Offsets{}, c.resume, yield)
 	}
 }
 
@@ -202,15 +202,22 @@ func (c *Client) Events(ctx context.Context, r Request) iter.Seq2[api.Event, err
 // Follow yields the events of an execution that was started before, from the
 // offsets on. It goes on like Stream.
 func (c *Client) Follow(ctx context.Context, executionID string, from Offsets) iter.Seq2[api.Event, error] {
-	return func(yield func(api.Event, error) bool) {
-		c.follow(ctx, resume(executionID, from), from, resume, yield)
-	}
+	return c.execution(executionID).Follow(ctx, from)
 }
 
-func resume(executionID string, from Offsets) Request {
+// Follow is that of a Client.
+func (e Execution) Follow(ctx context.Context, from Offsets) iter.Seq2[api.Event, error] {
+	again := func(_ string, at Offsets) Request { return e.resume(at) }
+	return func(yield func(api.Event, error) bool) { e.c.follow(ctx, e.resume(from), from, again, yield) }
+}
+
+func (c *Client) resume(executionID string, from Offsets) Request {
+	return c.execution(executionID).resume(from)
+}
+
+func (e Execution) resume(from Offsets) Request {
 	return Request{
-		Method: http.MethodGet, Path: "/v1/executions/" + url.PathEscape(executionID) + "/stream",
-		Again: true,
+		Method: http.MethodGet, Path: e.path + "/stream", Again: true,
 		Query: url.Values{
 			"stdout_offset": {strconv.FormatInt(from.Stdout, 10)},
 			"stderr_offset": {strconv.FormatInt(from.Stderr, 10)},

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"berth/sandboxd/api"
 	"berth/slots"
@@ -31,31 +32,66 @@ func (a *executionAnswer) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &a.Result)
 }
 
+// Execution is one execution at a server, by the contract of
+// /v1/executions/{id}. One that is not known, or no longer, is
+// slots.KindNotFound.
+type Execution struct {
+	c    *Client
+	path string
+}
+
+// ExecutionAt is the execution at the escaped path.
+func (c *Client) ExecutionAt(path string) Execution { return Execution{c, path} }
+
+func (c *Client) execution(id string) Execution {
+	return c.ExecutionAt("/v1/executions/" + url.PathEscape(id))
+}
+
 // Result returns the result of an execution. state is "" when it has ended,
 // else api.StateQueued or api.StateRunning, and the result holds its id only.
 // An execution that is not known, or no longer, is slots.KindNotFound.
 func (c *Client) Result(ctx context.Context, executionID string) (result api.Result, state string, err error) {
+	return c.execution(executionID).Result(ctx, 0)
+}
+
+// Result is that of a Client. A server that can waits as long as wait for the
+// end; a container cannot.
+func (e Execution) Result(ctx context.Context, wait time.Duration) (result api.Result, state string, err error) {
+	r := Request{Method: http.MethodGet, Path: e.path, Again: true}
+	if wait > 0 {
+		r.Query = url.Values{"wait_s": {strconv.FormatFloat(wait.Seconds(), 'f', -1, 64)}}
+	}
+	return e.ask(ctx, r)
+}
+
+func (e Execution) ask(ctx context.Context, r Request) (api.Result, string, error) {
 	var a executionAnswer
-	err = c.call(ctx, Request{Method: http.MethodGet, Path: executionPath(executionID), Again: true}, &a)
+	err := e.c.call(ctx, r, &a)
 	return a.Result, a.State, err
 }
 
 // Cancel ends an execution and waits some seconds for its result; it returns
 // what Result does. To cancel twice is to cancel once.
 func (c *Client) Cancel(ctx context.Context, executionID string) (result api.Result, state string, err error) {
-	var a executionAnswer
-	err = c.call(ctx, Request{Method: http.MethodPost, Path: executionPath(executionID) + "/cancel", Again: true}, &a)
-	return a.Result, a.State, err
+	return c.execution(executionID).Cancel(ctx)
 }
 
-func executionPath(id string) string { return "/v1/executions/" + url.PathEscape(id) }
+// Cancel is that of a Client.
+func (e Execution) Cancel(ctx context.Context) (result api.Result, state string, err error) {
+	return e.ask(ctx, Request{Method: http.MethodPost, Path: e.path + "/cancel", Again: true})
+}
 
 // Output returns bytes of one output stream, "stdout" or "stderr", from the
 // offset on, as many as are there now and at most length. total is the length
 // of the stream so far. Bytes that are no longer kept are slots.KindNotFound.
 func (c *Client) Output(ctx context.Context, executionID, stream string, offset, length int64) (p []byte, total int64, err error) {
-	answer, err := c.send(ctx, Request{
-		Method: http.MethodGet, Path: executionPath(executionID) + "/output", Again: true,
+	return c.execution(executionID).Output(ctx, stream, offset, length)
+}
+
+// Output is that of a Client.
+func (e Execution) Output(ctx context.Context, stream string, offset, length int64) (p []byte, total int64, err error) {
+	answer, err := e.c.send(ctx, Request{
+		Method: http.MethodGet, Path: e.path + "/output", Again: true,
 		Query: url.Values{
 			"stream": {stream}, "offset": {strconv.FormatInt(offset, 10)}, "length": {strconv.FormatInt(length, 10)},
 		},
