@@ -128,6 +128,25 @@ func TestDrainEmptiesAContainer(t *testing.T) {
 	assert.Equal(t, 2, p.run("drain", "--within", "-1s", id).status)
 }
 
+func TestCordonKeepsNewLeasesAway(t *testing.T) {
+	p := start(t, "1")
+	lease := p.hold("a", nil)
+	id, _, _ := strings.Cut(lease, ":")
+	got := p.run("cordon", "--json=false", id)
+	require.Zero(t, got.status, got.stderr)
+	assert.Equal(t, "container "+id+" is cordoned\n", got.stdout)
+	assert.Equal(t, "cordoned", decode[poolapi.Container](t, p.run("cordon", id).stdout).State, "twice is once")
+	got = p.run("cordon", "--off", "--json=false", id)
+	require.Zero(t, got.status, got.stderr)
+	assert.Equal(t, "container "+id+" is ready\n", got.stdout)
+	require.Zero(t, p.run("release", lease).status)
+	assert.Zero(t, p.run("exec", "true").status, "leases come again")
+	unknown := p.run("cordon", "nobody")
+	assert.Equal(t, 1, unknown.status)
+	assert.Contains(t, unknown.stderr, "container nobody is not known")
+	assert.Equal(t, 2, p.run("cordon").status)
+}
+
 func TestEveryCommandSaysThatNoServerAnswers(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -145,6 +164,7 @@ func TestEveryCommandSaysThatNoServerAnswers(t *testing.T) {
 		{"release", "c:slot_0:1"},
 		{"release", "--label", "a=b"},
 		{"drain", "c"},
+		{"cordon", "c"},
 		{"bench"},
 	} {
 		got := b.run(append([]string{"--url", url}, args...)...)
