@@ -64,8 +64,8 @@ fuzz: need-test ## every fuzz target for FUZZTIME (10s)
 		go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null || exit 1; \
 	done
 
-bench: build ## sandboxd against its bars, as a table (BENCH_ARGS='--only reset --runs 100')
-	bin/berth bench --agent bin/sandboxd $(BENCH_ARGS)
+bench: build ## sandboxd and a pool against their bars, as tables (BENCH_ARGS='--only reset --runs 100')
+	bin/berth bench --agent bin/sandboxd --orchestrator bin/orchestrator $(BENCH_ARGS)
 
 check: need-go $(call stamp,$(GOLANGCI_LINT)) ## formatting, go.mod, vet, lint, structure: what a change must pass beside the tests
 	.bin/golangci-lint fmt --diff ./...

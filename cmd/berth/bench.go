@@ -16,9 +16,9 @@ func (a *app) benchCommand() *cobra.Command {
 	var load bench.Load
 	var only string
 	cmd := &cobra.Command{
-		Use: "bench [flags] [-- FLAGS OF sandboxd serve]", Short: "Measure a container, or with --url any server under load",
-		Long: `Without --url: measures a sandboxd, which it starts, against its bars and prints
-them as a table.
+		Use: "bench [flags] [-- FLAGS OF sandboxd serve]", Short: "Measure a container and a pool, or with --url any server under load",
+		Long: `Without --url: measures a sandboxd, and then a pool of two, against their bars
+and prints them as tables. It starts what it measures.
 
 With --url: sends executions to a server that speaks the reference protocol,
 that of a container (slot_id) or that of a pool (trajectory_id), and prints what
@@ -28,6 +28,7 @@ a container are reset before and after; a pool's trajectories are released.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&config.Binary, "agent", besideMe("sandboxd"), "the sandboxd `binary` to measure")
+	flags.StringVar(&config.Orchestrator, "orchestrator", besideMe("orchestrator"), "the orchestrator `binary` of the pool")
 	flags.IntVar(&config.Runs, "runs", 300, "runs that a p50 is of")
 	flags.IntVar(&config.Executions, "executions", 50_000, "executions in a row")
 	flags.IntVar(&config.Starts, "starts", 10, "starts that the time to ready is of")

@@ -16,26 +16,26 @@ import (
 )
 
 func (a *app) demoCommand() *cobra.Command {
-	var pool poolConfig
+	var pool container.Pool
 	var trajectories int
 	cmd := &cobra.Command{
 		Use: "demo [flags] [-- FLAGS OF sandboxd serve]", Short: "Play a rollout on a pool of containers",
 		Long: "Starts a pool, plays a rollout on the slots that its trajectories lease, and\nstops it.",
 		Args: behindDash,
 	}
-	cmd.Flags().StringVar(&pool.agent, "agent", besideMe("sandboxd"), "the sandboxd `binary` to start")
-	cmd.Flags().StringVar(&pool.orchestrator, "orchestrator", besideMe("orchestrator"), "the orchestrator `binary` to start")
-	cmd.Flags().IntVar(&pool.containers, "containers", 2, "containers of the pool; 0: one without a pool, by the reference protocol")
-	cmd.Flags().IntVar(&pool.slots, "slots", 8, "slots of each container")
+	cmd.Flags().StringVar(&pool.Agent, "agent", besideMe("sandboxd"), "the sandboxd `binary` to start")
+	cmd.Flags().StringVar(&pool.Orchestrator, "orchestrator", besideMe("orchestrator"), "the orchestrator `binary` to start")
+	cmd.Flags().IntVar(&pool.Containers, "containers", 2, "containers of the pool; 0: one without a pool, by the reference protocol")
+	cmd.Flags().IntVar(&pool.Slots, "slots", 8, "slots of each container")
 	cmd.Flags().IntVar(&trajectories, "trajectories", 64, "trajectories to play")
 	cmd.RunE = interruptible(func(ctx context.Context, _ *cobra.Command, args []string) error {
-		if pool.slots < 1 || trajectories < 1 || pool.containers < 0 {
+		if pool.Slots < 1 || trajectories < 1 || pool.Containers < 0 {
 			return usagef("--slots and --trajectories must be above 0, --containers 0 or more")
 		}
-		if pool.containers == 0 {
-			return demo(ctx, container.Config{Binary: pool.agent, Slots: pool.slots, Args: args}, trajectories, a.out)
+		if pool.Containers == 0 {
+			return demo(ctx, container.Config{Binary: pool.Agent, Slots: pool.Slots, Args: args}, trajectories, a.out)
 		}
-		pool.args = args
+		pool.Args = args
 		return demoPool(ctx, pool, trajectories, a.out)
 	})
 	return cmd

@@ -18,13 +18,14 @@ import (
 
 // Config says what to measure. Zero fields have the defaults of the bars.
 type Config struct {
-	Binary     string         // the sandboxd to measure
-	Args       []string       // more flags of "sandboxd serve"
-	Runs       int            // that each p50 is of, where a run is short; default 300
-	Executions int            // in a row, for the count of what is leaked; default 50 000
-	Starts     int            // that the time to ready is the p50 of; default 10
-	Only       *regexp.Regexp // names the rows to measure; nil: all
-	Progress   io.Writer      // is told what is measured next; nil: nobody
+	Binary       string         // the sandboxd to measure
+	Args         []string       // more flags of "sandboxd serve"
+	Orchestrator string         // that keeps the pool to measure; "": no row of it can be measured
+	Runs         int            // that each p50 is of, where a run is short; default 300
+	Executions   int            // in a row, for the count of what is leaked; default 50 000
+	Starts       int            // that the time to ready is the p50 of; default 10
+	Only         *regexp.Regexp // names the rows to measure; nil: all
+	Progress     io.Writer      // is told what is measured next; nil: nobody
 }
 
 func (c Config) withDefaults() Config {
@@ -47,6 +48,7 @@ func (c Config) withDefaults() Config {
 type measurement struct {
 	bar
 	slots   int  // of the container that it wants; 0: none
+	pool    bool // it wants the pool instead
 	fresh   bool // that has not worked yet
 	measure func(ctx context.Context, b *bench) (finding, error)
 }
@@ -56,17 +58,17 @@ func measurements() []measurement {
 	const mib = " MiB"
 	at := func(v ...float64) []float64 { return v }
 	return []measurement{
-		{bar{"bash -c true by POST /execute, level ns or better, one at a time", " × floor", false, at(1.5), at(1.15)}, 16, false, measureSingle},
-		{bar{"the same, 32 at once on 32 slots: executions per second", " × floor", true, at(0.8), at(1.1)}, 32, false, measureParallel},
-		{bar{"batch of 64 × true over 16 slots, per execution", " × floor", false, at(0.8), at(0.6)}, 16, false, measureBatch},
-		{bar{"first byte of streamed output after the process wrote it, p50", " ms", false, at(3), at(1)}, 16, false, measureFirstByte},
-		{bar{"reset after 10 000 files vs after 1 file", " ×", false, at(2), nil}, 16, false, measureReset},
-		{bar{"read_file / write_file of 1 KiB", " × floor", false, at(0.5, 0.5), at(0.2, 0.2)}, 16, false, measureFiles},
-		{bar{"300 MB of stdout: growth of sandboxd's memory", mib, false, at(32), at(8)}, 16, true, measureOutput},
-		{bar{"idle memory with 16 slots: sandboxd / each holder (PSS)", mib, false, at(25, 4), at(15, 1.5)}, 16, true, measureIdle},
-		{bar{"static binary, stripped", mib, false, at(15), at(10)}, 0, false, measureBinary},
-		{bar{"start to ready with 16 slots, p50", " ms", false, at(300), at(100)}, 0, false, measureStart},
-		{bar{"executions in a row: zombies / leaked descriptors / goroutine growth", "", false, at(0, 0, 0), nil}, 32, false, measureEndurance},
+		{bar: bar{"bash -c true by POST /execute, level ns or better, one at a time", " × floor", false, at(1.5), at(1.15)}, slots: 16, measure: measureSingle},
+		{bar: bar{"the same, 32 at once on 32 slots: executions per second", " × floor", true, at(0.8), at(1.1)}, slots: 32, measure: measureParallel},
+		{bar: bar{"batch of 64 × true over 16 slots, per execution", " × floor", false, at(0.8), at(0.6)}, slots: 16, measure: measureBatch},
+		{bar: bar{"first byte of streamed output after the process wrote it, p50", " ms", false, at(3), at(1)}, slots: 16, measure: measureFirstByte},
+		{bar: bar{"reset after 10 000 files vs after 1 file", " ×", false, at(2), nil}, slots: 16, measure: measureReset},
+		{bar: bar{"read_file / write_file of 1 KiB", " × floor", false, at(0.5, 0.5), at(0.2, 0.2)}, slots: 16, measure: measureFiles},
+		{bar: bar{"300 MB of stdout: growth of sandboxd's memory", mib, false, at(32), at(8)}, slots: 16, fresh: true, measure: measureOutput},
+		{bar: bar{"idle memory with 16 slots: sandboxd / each holder (PSS)", mib, false, at(25, 4), at(15, 1.5)}, slots: 16, fresh: true, measure: measureIdle},
+		{bar: bar{"static binary, stripped", mib, false, at(15), at(10)}, measure: measureBinary},
+		{bar: bar{"start to ready with 16 slots, p50", " ms", false, at(300), at(100)}, measure: measureStart},
+		{bar: bar{"executions in a row: zombies / leaked descriptors / goroutine growth", "", false, at(0, 0, 0), nil}, slots: 32, measure: measureEndurance},
 	}
 }
 
@@ -76,17 +78,35 @@ type bench struct {
 	running *container.Container
 	agent   *client.Client // of running
 	slots   int            // of running
+	pool    *pool          // nil: it does not run
 	level   slots.Level    // of the last container
 }
 
-// Run measures and writes the table to out. The error says that a row could
-// not be measured for another reason than missing permissions, or that a
-// container did not end well; the table is written all the same.
+// Run measures and writes the tables to out: that of a container, and that of
+// the pool if it has rows. The error says that a row could not be measured for
+// another reason than missing permissions, or that a process did not end well;
+// the tables are written all the same.
 func Run(ctx context.Context, config Config, out io.Writer) error {
 	b := &bench{Config: config.withDefaults()}
-	var rows []row
+	rows, err := b.rows(ctx, measurements())
+	poolRows, poolErr := b.rows(ctx, poolMeasurements())
+	errs := []error{err, poolErr, b.stop(), context.Cause(ctx)}
+	fmt.Fprintf(out, "isolation %s, %d CPUs, p50 of %d runs, %d executions in a row\n", b.level, runtime.NumCPU(), b.Runs, b.Executions)
+	if len(rows) > 0 || len(poolRows) == 0 {
+		fmt.Fprintln(out)
+		errs = append(errs, writeTable(out, rows))
+	}
+	if len(poolRows) > 0 {
+		fmt.Fprintf(out, "\na pool of %d containers with %d slots each, through its orchestrator\n\n", poolContainers, poolSlots)
+		errs = append(errs, writeTable(out, poolRows))
+	}
+	return errors.Join(errs...)
+}
+
+// rows measures those rows that are asked for, until ctx ends.
+func (b *bench) rows(ctx context.Context, of []measurement) (rows []row, err error) {
 	var errs []error
-	for _, m := range measurements() {
+	for _, m := range of {
 		if b.Only != nil && !b.Only.MatchString(m.what) {
 			continue
 		}
@@ -105,14 +125,15 @@ func Run(ctx context.Context, config Config, out io.Writer) error {
 		}
 		rows = append(rows, r)
 	}
-	errs = append(errs, b.stop(), context.Cause(ctx))
-	fmt.Fprintf(out, "isolation %s, %d CPUs, p50 of %d runs, %d executions in a row\n\n", b.level, runtime.NumCPU(), b.Runs, b.Executions)
-	errs = append(errs, writeTable(out, rows))
-	return errors.Join(errs...)
+	return rows, errors.Join(errs...)
 }
 
-// provide starts the container that the measurement wants, unless it runs.
+// provide starts the container that the measurement wants, or the pool, unless
+// it runs.
 func (b *bench) provide(ctx context.Context, m measurement) error {
+	if m.pool {
+		return b.providePool(ctx)
+	}
 	if m.slots == 0 || b.running != nil && b.slots == m.slots && !m.fresh {
 		return nil
 	}
@@ -141,8 +162,14 @@ func (b *bench) start(ctx context.Context, n int) (*container.Container, error) 
 	return container.Start(ctx, container.Config{Binary: b.Binary, Slots: n, Args: b.Args})
 }
 
-// stop ends the container, if one runs.
+// stop ends what runs.
 func (b *bench) stop() error {
+	if b.pool != nil {
+		http.DefaultClient.CloseIdleConnections()
+		err := b.pool.close()
+		b.pool = nil
+		return err
+	}
 	if b.running == nil {
 		return nil
 	}

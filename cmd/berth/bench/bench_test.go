@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,33 +21,83 @@ import (
 
 func TestMain(m *testing.M) { rollouttest.Main(m) }
 
-func TestEveryBarIsMeasuredAgainstARealContainer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs time: it runs 300 MB of output and a thousand executions")
+// measureAll measures the rows once, shortly, with the real programs, and
+// returns the tables.
+func measureAll(t *testing.T, rows []measurement, orchestrator string) string {
+	t.Helper()
+	var names []string
+	for _, m := range rows {
+		names = append(names, regexp.QuoteMeta(m.what))
 	}
 	var out, progress strings.Builder
 	err := Run(t.Context(), Config{
-		Binary: sandboxtest.Agent(t), Runs: 3, Executions: 64, Starts: 1, Progress: &progress,
+		Binary: sandboxtest.Agent(t), Orchestrator: orchestrator, Runs: 3, Executions: 64, Starts: 1, Progress: &progress,
+		Only: regexp.MustCompile("^(" + strings.Join(names, "|") + ")$"),
 		// Tests of other packages run beside this one, and agents on one
 		// machine need uids of their own.
 		Args: []string{"--first-uid", "700000"},
 	}, &out)
-	if err != nil && strings.Contains(err.Error(), "exit status 78") {
-		need.Facility(t, "landlock", err)
-	}
-	if err != nil && strings.Contains(err.Error(), "the bar is for level ns") {
-		need.Facility(t, "userns", err)
+	for text, facility := range map[string]string{
+		"exit status 78": "landlock", "the bar is for level ns": "userns", "by ulimit -n": "descriptors",
+	} {
+		if err != nil && strings.Contains(err.Error(), text) {
+			need.Facility(t, facility, err)
+		}
 	}
 	require.NoError(t, err, out.String())
 	t.Log(out.String())
-	for _, m := range measurements() {
+	for _, m := range rows {
 		assert.Contains(t, out.String(), "| "+m.what)
 		assert.Contains(t, progress.String(), "measuring "+m.what)
 	}
 	if os.Geteuid() == 0 {
 		assert.NotContains(t, out.String(), "not measured")
 	}
-	assert.Regexp(t, `zombies.*\| 0 / 0 / 0 .*\| met`, out.String())
+	assert.Equal(t, 1, strings.Count(out.String(), "| what"), "there is one table")
+	return out.String()
+}
+
+func TestEveryBarIsMeasuredAgainstARealContainer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs time: it runs 300 MB of output and a thousand executions")
+	}
+	out := measureAll(t, measurements(), "")
+	assert.Regexp(t, `zombies.*\| 0 / 0 / 0 .*\| met`, out)
+}
+
+func TestEveryBarIsMeasuredAgainstARealPool(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs time: it runs thousands of executions")
+	}
+	out := measureAll(t, poolMeasurements(), orchestrator(t))
+	assert.NotContains(t, out, "isolation none", "the containers say what they have")
+	assert.Regexp(t, `calls in flight.*: errors.*\| 0 \(.*\| met`, out)
+}
+
+// orchestrator builds the binary of the pool.
+func orchestrator(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "orchestrator")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", path, "berth/cmd/orchestrator")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	text, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	return path
+}
+
+func TestAPoolThatCannotBeMeasuredSaysWhy(t *testing.T) {
+	for orchestrator, why := range map[string]string{
+		"":                "no orchestrator to measure is named",
+		"/does/not/exist": "no such file or directory",
+		"/bin/false":      "it ended before it was ready",
+	} {
+		var out strings.Builder
+		err := Run(t.Context(), Config{Binary: rollouttest.Binary(t), Orchestrator: orchestrator, Only: regexp.MustCompile("^pool|^acquire")}, &out)
+		require.ErrorContains(t, err, why)
+		assert.Equal(t, 5, strings.Count(out.String(), "| not measured |"))
+		assert.Equal(t, 5, strings.Count(out.String(), why), "every row says it")
+		assert.Equal(t, 1, strings.Count(out.String(), "| what"), "there is one table")
+	}
 }
 
 // standIn measures rows of a container that has no isolation, streams
@@ -88,7 +140,7 @@ func TestARowThatCannotBeMeasuredSaysWhy(t *testing.T) {
 
 func TestAContainerThatDoesNotStartIsToldInEveryRowOfIt(t *testing.T) {
 	var out strings.Builder
-	err := Run(t.Context(), Config{Binary: "/does/not/exist", Only: regexp.MustCompile("batch|static")}, &out)
+	err := Run(t.Context(), Config{Binary: "/does/not/exist", Only: regexp.MustCompile("^batch|^static")}, &out)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	assert.Equal(t, 2, strings.Count(out.String(), "| not measured |"))
 }

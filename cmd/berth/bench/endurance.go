@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"berth/cmd/berth/container"
 )
 
 const (
@@ -82,13 +84,13 @@ func (b *bench) atRest(ctx context.Context) (rest, error) {
 		return rest{}, err
 	}
 	family := table.descendants(b.running.PID)
-	gauges, err := b.gauges(ctx)
+	gauges, err := gauges(ctx, b.running, goroutinesMetric, descriptorsMetric)
 	if err != nil {
 		return rest{}, err
 	}
 	r := rest{
-		zombies: table.zombies(family), goroutines: gauges["go_goroutines"],
-		descriptors: map[int]int{b.running.PID: gauges["process_open_fds"]},
+		zombies: table.zombies(family), goroutines: gauges[goroutinesMetric],
+		descriptors: map[int]int{b.running.PID: gauges[descriptorsMetric]},
 	}
 	for _, pid := range family {
 		switch n, err := countDescriptors(pid); {
@@ -149,13 +151,20 @@ func (b *bench) look() (string, error) {
 	return fmt.Sprint(family, open), nil
 }
 
-// gauges asks the container for its metrics that are whole numbers.
-func (b *bench) gauges(ctx context.Context) (map[string]int, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.running.URL+"/metrics", nil)
+// What a server says of itself at rest.
+const (
+	goroutinesMetric  = "go_goroutines"
+	descriptorsMetric = "process_open_fds"
+)
+
+// gauges asks a server for its metrics that are whole numbers. The wanted ones
+// must be among them.
+func gauges(ctx context.Context, of *container.Container, wanted ...string) (map[string]int, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, of.URL+"/metrics", nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask for metrics: %w", err)
 	}
-	request.Header.Set("Authorization", "Bearer "+b.running.Token)
+	request.Header.Set("Authorization", "Bearer "+of.Token)
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("ask for metrics: %w", err)
@@ -172,8 +181,10 @@ func (b *bench) gauges(ctx context.Context) (map[string]int, error) {
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("read metrics: %w", err)
 	}
-	if gauges["go_goroutines"] == 0 || gauges["process_open_fds"] == 0 {
-		return nil, fmt.Errorf("ask for metrics: the container answered %s without go_goroutines and process_open_fds", answer.Status)
+	for _, name := range wanted {
+		if _, there := gauges[name]; !there {
+			return nil, fmt.Errorf("ask for metrics: the server answered %s without %s", answer.Status, name)
+		}
 	}
 	return gauges, nil
 }

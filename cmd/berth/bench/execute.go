@@ -79,35 +79,47 @@ const roundShare = 30
 
 // measureParallel compares executions per second with as many workers as slots.
 func measureParallel(ctx context.Context, b *bench) (finding, error) {
-	n := max(b.Runs/2, b.slots)
-	var bare, captured, ours []float64
-	sides := []struct {
-		rates *[]float64
-		do    func(ctx context.Context, worker int) error
-	}{
-		{&bare, func(ctx context.Context, _ int) error { return floor(ctx) }},
-		{&captured, func(ctx context.Context, _ int) error { return floorWithOutput(ctx) }},
-		{&ours, func(ctx context.Context, worker int) error {
+	rates, err := b.rates(ctx, b.slots, max(b.Runs/2, b.slots),
+		func(ctx context.Context, _ int) error { return floor(ctx) },
+		func(ctx context.Context, _ int) error { return floorWithOutput(ctx) },
+		func(ctx context.Context, worker int) error {
 			_, err := b.bash(ctx, worker, "true")
 			return err
-		}},
+		})
+	if err != nil {
+		return finding{}, err
 	}
-	for round := range 1 + max(b.Runs/roundShare, 1) { // the first one warms up
-		for _, side := range sides {
-			rate, err := atOnce(ctx, b.slots, n, side.do)
+	return compareRates(rates), nil
+}
+
+// rates runs n of each side at once in rounds, one side after the other, and
+// returns the executions per second of every round, per side. A round that
+// does not count comes before.
+func (b *bench) rates(ctx context.Context, workers, n int, sides ...func(ctx context.Context, worker int) error) ([][]float64, error) {
+	rates := make([][]float64, len(sides))
+	for round := range 1 + max(b.Runs/roundShare, 1) {
+		for i, side := range sides {
+			rate, err := atOnce(ctx, workers, n, side)
 			if err != nil {
-				return finding{}, err
+				return nil, err
 			}
 			if round > 0 {
-				*side.rates = append(*side.rates, rate)
+				rates[i] = append(rates[i], rate)
 			}
 		}
 	}
+	return rates, nil
+}
+
+// compareRates compares ours, the third side, with the floor and the floor
+// with its output, the first two.
+func compareRates(rates [][]float64) finding {
+	bare, captured, ours := median(rates[0]), median(rates[1]), median(rates[2])
 	return finding{
-		values: []float64{median(ours) / median(bare)},
-		detail: fmt.Sprintf("%.0f/s", median(ours)),
-		floor:  fmt.Sprintf("%.0f/s; %.0f with their output captured", median(bare), median(captured)),
-	}, nil
+		values: []float64{ours / bare},
+		detail: fmt.Sprintf("%.0f/s", ours),
+		floor:  fmt.Sprintf("%.0f/s; %.0f with their output captured", bare, captured),
+	}
 }
 
 const (

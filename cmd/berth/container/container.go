@@ -35,6 +35,8 @@ type Container struct {
 	URL   string // http://127.0.0.1:PORT
 	Token string // bearer token
 	PID   int
+	// DataDir is its --data-dir, which Close removes.
+	DataDir string
 	// Startup is the time from the start of the process to the first answer
 	// that said it was ready.
 	Startup time.Duration
@@ -69,6 +71,7 @@ func (c *Container) start(ctx context.Context, config Config) error {
 		return err
 	}
 	c.URL = "http://" + address
+	c.DataDir = filepath.Join(c.dir, "slots")
 	// Slots may run under uids of their own and must get through to their
 	// workspaces, but nobody else needs to list what lies here.
 	if err := os.Chmod(c.dir, 0o711); err != nil { //nolint:gosec // see above
@@ -85,7 +88,7 @@ func (c *Container) start(ctx context.Context, config Config) error {
 	defer log.Close()
 	c.cmd = exec.CommandContext(context.WithoutCancel(ctx), config.Binary, append([]string{
 		"serve", "--listen", address, "--slots", strconv.Itoa(config.Slots),
-		"--data-dir", filepath.Join(c.dir, "slots"), "--token-file", tokenFile,
+		"--data-dir", c.DataDir, "--token-file", tokenFile,
 	}, config.Args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = log, log
 	// A key that interrupts us must not reach it as well: Close ends it.
