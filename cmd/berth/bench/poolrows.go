@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -179,24 +180,23 @@ func measureGathering(ctx context.Context, b *bench) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	command := poolCall("true")
-	run := func(n int) (float64, error) {
-		return atOnce(ctx, workers, n, func(ctx context.Context, worker int) error {
-			return b.pool.execute(ctx, leases[worker%len(leases)], command)
-		})
-	}
-	if _, err := run(workers); err != nil { // connections are made at first
-		return finding{}, err
-	}
-	before, err := gauges(ctx, b.pool.running, requestsMetric, callsMetric)
-	if err != nil {
-		return finding{}, err
-	}
-	rate, err := run(max(8*b.Runs, 2*workers))
-	if err != nil {
-		return finding{}, err
-	}
-	after, err := gauges(ctx, b.pool.running, requestsMetric, callsMetric)
+	// Only the middle counts: there is less in flight at both ends.
+	command, n := poolCall("true"), max(16*b.Runs, 4*workers)
+	var done atomic.Int64
+	var before, after map[string]int
+	rate, err := atOnce(ctx, workers, n, func(ctx context.Context, worker int) error {
+		err := b.pool.execute(ctx, leases[worker%len(leases)], command)
+		if err != nil {
+			return err
+		}
+		switch done.Add(1) {
+		case int64(n / 4):
+			before, err = gauges(ctx, b.pool.running, requestsMetric, callsMetric)
+		case int64(3 * n / 4):
+			after, err = gauges(ctx, b.pool.running, requestsMetric, callsMetric)
+		}
+		return err
+	})
 	if err != nil {
 		return finding{}, err
 	}
