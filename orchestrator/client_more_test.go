@@ -27,17 +27,17 @@ func TestTheClientFindsAnExecutionByItsID(t *testing.T) {
 	const id = "a/b é:?"
 	first, err := c.Execute(ctx, lease, command(id, "printf one; printf two >&2; exit 3"))
 	require.NoError(t, err)
-	result, state, err := c.Result(ctx, lease, id)
+	result, state, err := c.Execution(lease, id).Result(ctx, 0)
 	require.NoError(t, err)
 	assert.Empty(t, state)
 	assert.Equal(t, first.Output, result.Output)
 	assert.Equal(t, id, result.ExecutionID)
-	p, total, err := c.Output(ctx, lease, id, "stdout", 1, 1)
+	p, total, err := c.Execution(lease, id).Output(ctx, "stdout", 1, 1)
 	require.NoError(t, err)
 	assert.Equal(t, "n", string(p))
 	assert.Equal(t, int64(3), total)
 	text := ""
-	for e, err := range c.Follow(ctx, lease, id, sandboxd.Offsets{Stdout: 1, Stderr: 3}) {
+	for e, err := range c.Execution(lease, id).Follow(ctx, sandboxd.Offsets{Stdout: 1, Stderr: 3}) {
 		require.NoError(t, err)
 		if e.Name == api.EventChunk {
 			text += string(e.Chunk.Bytes())
@@ -49,11 +49,11 @@ func TestTheClientFindsAnExecutionByItsID(t *testing.T) {
 		name string
 		ask  func() error
 	}{
-		{"another lease's", func() error { _, _, err := c.Result(ctx, other, id); return err }},
+		{"another lease's", func() error { _, _, err := c.Execution(other, id).Result(ctx, 0); return err }},
 		{"wait", func() error { _, err := c.Wait(ctx, lease, "unknown"); return err }},
-		{"output", func() error { _, _, err := c.Output(ctx, lease, "unknown", "stdout", 0, 1); return err }},
+		{"output", func() error { _, _, err := c.Execution(lease, "unknown").Output(ctx, "stdout", 0, 1); return err }},
 		{"follow", func() (err error) {
-			for _, err = range c.Follow(ctx, lease, "unknown", sandboxd.Offsets{}) { //nolint:revive // only the last error counts
+			for _, err = range c.Execution(lease, "unknown").Follow(ctx, sandboxd.Offsets{}) { //nolint:revive // only the last error counts
 			}
 			return err
 		}},
@@ -72,7 +72,7 @@ func TestTheClientWaitsForAnExecution(t *testing.T) {
 			break // which leaves it running
 		}
 	}
-	result, state, err := c.Result(ctx, lease, "mine")
+	result, state, err := c.Execution(lease, "mine").Result(ctx, 0)
 	require.NoError(t, err)
 	assert.Equal(t, api.StateRunning, state)
 	assert.Equal(t, "mine", result.ExecutionID)
