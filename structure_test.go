@@ -197,8 +197,16 @@ var importRules = []importRule{
 	},
 	{
 		in: `^orchestrator(/|$)`, denied: `^` + module + `/(slots|sandboxd|cmd)(/|$)`,
-		but:    []string{module + "/slots", module + "/sandboxd/api", module + "/sandboxd/client"},
+		but:    []string{module + "/slots", module + "/sandboxd/api", module + "/sandboxd/client", module + "/sandboxd/httpkit"},
 		reason: "the control plane sees a container through its api and client, never its mechanisms",
+	},
+	{
+		in: `^sandboxd/httpkit$`, denied: `^[^/]+\.|^` + module + `/`, but: []string{module + "/slots", module + "/sandboxd/api"},
+		reason: "both servers stand on it, so it knows neither of them, nor how they route",
+	},
+	{
+		in: `.`, except: `^(sandboxd|orchestrator)/httpapi$`, denied: `^` + module + `/sandboxd/httpkit$`,
+		reason: "it is a part of the httpapi packages",
 	},
 	{
 		in: `^orchestrator/poolapi$`, denied: `^[^/]+\.|^` + module + `/`, but: []string{module + "/slots", module + "/sandboxd/api"},
@@ -285,6 +293,10 @@ func TestStructureImportRulesCatchWhatTheyForbid(t *testing.T) {
 		{"sandboxd/tool", "berth/slots/process", false, 0},
 		{"sandboxd/tool", "github.com/labstack/echo/v4", false, 1},
 		{"sandboxd/httpapi", "github.com/labstack/echo/v4", false, 0},
+		{"sandboxd/httpkit", "github.com/labstack/echo/v4", false, 2},
+		{"sandboxd/httpkit", "berth/sandboxd/api", false, 0},
+		{"orchestrator/httpapi", "berth/sandboxd/httpkit", false, 0},
+		{"orchestrator/calls", "berth/sandboxd/httpkit", false, 1},
 		{"sandboxd/api", "berth/slots", false, 0},
 		{"sandboxd/api", "berth/slots/process", false, 1},
 		{"sandboxd/client", "berth/orchestrator/pool", true, 1},

@@ -1,20 +1,19 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"berth/orchestrator/pool"
 	"berth/sandboxd/api"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -27,49 +26,8 @@ const (
 	styleArtifacts              // api.ArtifactFailure
 )
 
-// statusError is an error whose status is not the one of its kind.
-type statusError struct {
-	status int
-	err    *slots.Error
-}
-
-// Error returns the message.
-func (e *statusError) Error() string { return e.err.Message }
-
-// Unwrap returns the error that has a kind.
-func (e *statusError) Unwrap() error { return e.err }
-
-// status is the HTTP status for err.
-func status(err error) int {
-	if e, ok := errors.AsType[*statusError](err); ok {
-		return e.status
-	}
-	return slots.AsError(err).Kind.Status()
-}
-
 // typeJSON is a header that every answer has, made once.
 var typeJSON = []string{echo.MIMEApplicationJSON}
-
-// keptBuffer is the largest buffer that is kept for the next request.
-const keptBuffer = 1 << 20
-
-// buffers holds *bytes.Buffer for bodies and answers.
-var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
-
-func getBuffer() *bytes.Buffer {
-	b, ok := buffers.Get().(*bytes.Buffer)
-	if !ok {
-		return new(bytes.Buffer)
-	}
-	b.Reset()
-	return b
-}
-
-func putBuffer(b *bytes.Buffer) {
-	if b.Cap() <= keptBuffer {
-		buffers.Put(b)
-	}
-}
 
 // slowest is how many bytes a second a client has to take at least, beyond
 // what Config.Stall allows.
@@ -77,8 +35,8 @@ const slowest = 64 << 10
 
 // answer sends v as JSON, in one write where it fits.
 func (s *Server) answer(c echo.Context, code int, v any) error {
-	b := getBuffer()
-	defer putBuffer(b)
+	b := httpkit.GetBuffer()
+	defer httpkit.PutBuffer(b)
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
@@ -124,7 +82,7 @@ func (s *Server) refuse(c echo.Context, st style, err error) {
 
 // write sends err in the family's style.
 func (s *Server) write(c echo.Context, st style, err error) {
-	e, code := slots.AsError(err), status(err)
+	e, code := slots.AsError(err), httpkit.Status(err)
 	if code == http.StatusUnauthorized {
 		c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
 	}

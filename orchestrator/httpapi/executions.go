@@ -16,6 +16,7 @@ import (
 	"berth/orchestrator/pool"
 	"berth/sandboxd/api"
 	"berth/sandboxd/client"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -151,9 +152,9 @@ func (s *Server) streamExecution(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	m := streamed(c.Request())
-	if m == plain {
-		m = eventStream
+	m := httpkit.Streamed(c.Request())
+	if m == httpkit.Plain {
+		m = httpkit.EventStream
 	}
 	next, stop := iter.Pull2(e.to.Follow(c.Request().Context(), e.id, from))
 	defer stop()

@@ -13,6 +13,7 @@ import (
 
 	"berth/orchestrator/pool"
 	"berth/sandboxd/api"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -94,10 +95,10 @@ func refusal(answer *http.Response) error {
 	var failure api.ArtifactFailure
 	var ours api.ErrorAnswer
 	if json.Unmarshal(text, &ours) == nil && ours.Error.Kind != "" {
-		return &statusError{code, ours.Err()}
+		return &httpkit.StatusError{Status: code, Err: ours.Err()}
 	}
 	if json.Unmarshal(text, &failure) == nil && failure.ErrorKind != "" {
-		return &statusError{code, failure.Err()}
+		return &httpkit.StatusError{Status: code, Err: failure.Err()}
 	}
 	// A HEAD has no text.
 	kind := map[int]slots.Kind{
@@ -107,7 +108,7 @@ func refusal(answer *http.Response) error {
 	if kind == "" {
 		kind = slots.KindContainerUnreachable
 	}
-	return &statusError{code, slots.Errorf(kind, "container answered %d", code)}
+	return &httpkit.StatusError{Status: code, Err: slots.Errorf(kind, "container answered %d", code)}
 }
 
 // tokenText is the lease's token as it travels in a header.

@@ -20,6 +20,7 @@ import (
 	"berth/orchestrator/poolapi"
 	"berth/sandboxd/api"
 	"berth/sandboxd/client"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -69,7 +70,7 @@ func (s *Server) executeLease(c echo.Context) error {
 		return err
 	}
 	want = one[0]
-	if m := streamed(c.Request()); m != plain {
+	if m := httpkit.Streamed(c.Request()); m != httpkit.Plain {
 		return s.streamLease(c, lease, want, m)
 	}
 	answer, err := s.Calls.Do(c.Request().Context(), lease, newCall(want))
@@ -85,7 +86,7 @@ func (s *Server) executeLease(c echo.Context) error {
 }
 
 // streamLease passes on the events of an execution while they happen.
-func (s *Server) streamLease(c echo.Context, lease pool.Lease, want poolapi.Call, m mode) error {
+func (s *Server) streamLease(c echo.Context, lease pool.Lease, want poolapi.Call, m httpkit.Mode) error {
 	to, err := s.Calls.Client(lease)
 	if err != nil {
 		return err
@@ -126,7 +127,7 @@ func name(c echo.Context, calls []poolapi.Call) error {
 // passEvents passes on the events of the execution that its lease calls name,
 // and returns its result. The first event decides whether there is a stream or
 // an error.
-func (s *Server) passEvents(c echo.Context, m mode, name string, from client.Offsets, next func() (api.Event, error, bool)) (last api.Result, err error) {
+func (s *Server) passEvents(c echo.Context, m httpkit.Mode, name string, from client.Offsets, next func() (api.Event, error, bool)) (last api.Result, err error) {
 	event, err, ok := next()
 	if err != nil {
 		return last, err
@@ -175,7 +176,7 @@ func (s *Server) batchLease(c echo.Context) error {
 	ctx, cancel := context.WithCancel(c.Request().Context())
 	defer cancel()
 	results := s.run(ctx, lease, want.Calls)
-	if m := streamed(c.Request()); m != plain {
+	if m := httpkit.Streamed(c.Request()); m != httpkit.Plain {
 		out := s.newSink(c, m)
 		for r := range results {
 			if r.err == nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"berth/orchestrator/poolapi"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -163,7 +164,7 @@ func (s *Server) once(r route) echo.HandlerFunc {
 			return err
 		}
 		body := bytes.Clone(b.Bytes())
-		putBuffer(b)
+		httpkit.PutBuffer(b)
 		asked := fingerprint(c.Request(), body)
 		for {
 			k, mine, err := s.answers.begin(key, asked)

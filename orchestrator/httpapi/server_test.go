@@ -26,6 +26,7 @@ import (
 	"berth/orchestrator/calls"
 	"berth/orchestrator/pool"
 	"berth/sandboxd/client"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -85,7 +86,7 @@ func TestTokensOpenWhatTheirRoleMay(t *testing.T) {
 		if c.status == 0 {
 			assert.NoError(t, err, "%+v", c)
 		} else if assert.Error(t, err, "%+v", c) {
-			assert.Equal(t, c.status, status(err), "%+v", c)
+			assert.Equal(t, c.status, httpkit.Status(err), "%+v", c)
 		}
 	}
 }
@@ -282,15 +283,6 @@ func FuzzExecute(f *testing.F) {
 			assert.True(t, json.Valid(answer.Body.Bytes()), "%s", answer.Body)
 		}
 	})
-}
-
-func TestStreamsAreAskedForByTheirTypes(t *testing.T) {
-	for accept, want := range map[string]mode{
-		"": plain, "*/*": plain, "application/json": plain, "application/x-ndjson": ndjson, "text/event-stream": eventStream,
-		"text/html, Application/X-NDJSON;q=0.9": ndjson,
-	} {
-		assert.Equal(t, want, streamed(&http.Request{Header: http.Header{"Accept": {accept}}}), accept)
-	}
 }
 
 func TestSecondsAreBounded(t *testing.T) {

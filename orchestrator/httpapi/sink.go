@@ -4,38 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/labstack/echo/v4"
 
 	"berth/sandboxd/api"
 	"berth/sandboxd/client"
+	"berth/sandboxd/httpkit"
 )
-
-// mode is the form of an answer.
-type mode int
-
-const (
-	plain mode = iota
-	ndjson
-	eventStream
-)
-
-// streamed reads from the request in which form its client wants the answer.
-func streamed(r *http.Request) mode {
-	for _, accept := range r.Header[echo.HeaderAccept] {
-		for part := range strings.SplitSeq(accept, ",") {
-			name, _, _ := strings.Cut(part, ";")
-			switch strings.ToLower(strings.TrimSpace(name)) {
-			case api.TypeNDJSON:
-				return ndjson
-			case api.TypeEventStream:
-				return eventStream
-			}
-		}
-	}
-	return plain
-}
 
 // streamEvent is an api.Event as it travels: the fields of its kind are there.
 type streamEvent struct {
@@ -58,16 +33,16 @@ type streamEvent struct {
 type sink struct {
 	s    *Server
 	c    echo.Context
-	mode mode
+	mode httpkit.Mode
 	at   client.Offsets // up to which the client has the output, by then
 	b    bytes.Buffer
 }
 
 // newSink begins a streamed answer; its status is 200 from here on.
-func (s *Server) newSink(c echo.Context, m mode) *sink {
+func (s *Server) newSink(c echo.Context, m httpkit.Mode) *sink {
 	w := c.Response()
 	contentType := api.TypeNDJSON
-	if m == eventStream {
+	if m == httpkit.EventStream {
 		contentType = api.TypeEventStream
 	}
 	streamHeader(w.Header(), contentType)
@@ -118,9 +93,9 @@ func (k *sink) event(e api.Event) error {
 func (k *sink) write(name api.EventName, text []byte) error {
 	k.b.Reset()
 	switch {
-	case k.mode == eventStream && name == api.EventPing:
+	case k.mode == httpkit.EventStream && name == api.EventPing:
 		k.b.WriteString(": ping\n\n")
-	case k.mode == eventStream:
+	case k.mode == httpkit.EventStream:
 		fmt.Fprintf(&k.b, "event: %s\n", name)
 		if name == api.EventChunk || name == api.EventGap {
 			fmt.Fprintf(&k.b, "id: %d.%d\n", k.at.Stdout, k.at.Stderr)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -37,7 +38,7 @@ func newTokens(ofTrainers, ofOperators string) tokens {
 
 var (
 	errNoToken    = slots.Errorf(slots.KindUnauthorized, "missing or malformed bearer token")
-	errWrongToken = &statusError{http.StatusForbidden, slots.Errorf(slots.KindUnauthorized, "wrong bearer token")}
+	errWrongToken = &httpkit.StatusError{Status: http.StatusForbidden, Err: slots.Errorf(slots.KindUnauthorized, "wrong bearer token")}
 	errRole       = slots.Errorf(slots.KindDenied, "this is for operators")
 )
 

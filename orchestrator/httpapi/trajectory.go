@@ -11,6 +11,7 @@ import (
 
 	"berth/orchestrator/calls"
 	"berth/sandboxd/api"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -244,7 +245,7 @@ func (s *Server) artifacts(c echo.Context, q any, slot *string, token **uint64) 
 	ctx := c.Request().Context()
 	lease, done, err := s.Calls.Use(ctx, trajectory)
 	if err == calls.ErrNoSlot { //nolint:errorlint // the one value, never wrapped
-		return &statusError{http.StatusOK, calls.ErrNoSlot} // as the reference does
+		return &httpkit.StatusError{Status: http.StatusOK, Err: calls.ErrNoSlot} // as the reference does
 	}
 	if err != nil {
 		return err
@@ -264,7 +265,7 @@ func (s *Server) readArtifacts(c echo.Context, q any) (trajectory string, err er
 	if err != nil {
 		return "", err
 	}
-	defer putBuffer(b)
+	defer httpkit.PutBuffer(b)
 	var who struct {
 		TrajectoryID string `json:"trajectory_id"`
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"berth/sandboxd/api"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -25,26 +26,6 @@ const (
 	styleArtifacts              // api.ArtifactFailure
 )
 
-// statusError is an error whose status is not the one of its kind.
-type statusError struct {
-	status int
-	err    *slots.Error
-}
-
-// Error returns the message.
-func (e *statusError) Error() string { return e.err.Message }
-
-// Unwrap returns the error that has a kind.
-func (e *statusError) Unwrap() error { return e.err }
-
-// status is the HTTP status for err.
-func status(err error) int {
-	if e, ok := errors.AsType[*statusError](err); ok {
-		return e.status
-	}
-	return slots.AsError(err).Kind.Status()
-}
-
 // The values of headers that every answer has, made once.
 var (
 	typeJSON = []string{"application/json"}
@@ -53,8 +34,8 @@ var (
 
 // answer sends v as JSON, in one write where it fits.
 func (s *Server) answer(c echo.Context, code int, v any) error {
-	b := getBuffer()
-	defer putBuffer(b)
+	b := httpkit.GetBuffer()
+	defer httpkit.PutBuffer(b)
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
@@ -91,7 +72,7 @@ func (s *Server) refuse(c echo.Context, st style, err error) {
 
 // write sends err in the family's style.
 func (s *Server) write(c echo.Context, st style, err error) {
-	e, code := slots.AsError(err), status(err)
+	e, code := slots.AsError(err), httpkit.Status(err)
 	if code == http.StatusUnauthorized {
 		c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"berth/sandboxd/api"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 	"berth/slots/workspace"
 )
@@ -57,8 +58,8 @@ func (s *Server) readArtifact(c echo.Context) error {
 	default:
 		return slots.Errorf(slots.KindBadRequest, "Unsupported encoding: %s", req.Encoding)
 	}
-	out := getBuffer()
-	defer putBuffer(out)
+	out := httpkit.GetBuffer()
+	defer httpkit.PutBuffer(out)
 	args := workspace.ReadArgs{Path: req.Path, Length: most, SHA256: req.IncludeSHA256}
 	var reply workspace.ReadReply
 	if err := s.Files.Do(c.Request().Context(), req.SlotID, req.Token, "read", args, &reply, nil, &cappedBuffer{b: out, most: most}); err != nil {
@@ -116,8 +117,8 @@ func (s *Server) archiveArtifacts(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	out := getBuffer()
-	defer putBuffer(out)
+	out := httpkit.GetBuffer()
+	defer httpkit.PutBuffer(out)
 	args := workspace.ArchiveArgs{Path: req.Path, MaxEntries: mostEntries}
 	var reply workspace.ArchiveReply
 	capped := &cappedBuffer{b: out, most: mostBytes}

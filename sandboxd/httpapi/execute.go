@@ -6,13 +6,13 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/labstack/echo/v4"
 
 	"berth/sandboxd/api"
 	"berth/sandboxd/execution"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -24,7 +24,7 @@ func (s *Server) execute(c echo.Context) error {
 		return err
 	}
 	call, err := decodeCall(b.Bytes())
-	putBuffer(b)
+	httpkit.PutBuffer(b)
 	if err == api.ErrInvalidJSON { //nolint:errorlint // the one value, never wrapped
 		return err
 	}
@@ -32,7 +32,7 @@ func (s *Server) execute(c echo.Context) error {
 		return s.answer(c, http.StatusOK, api.Refused(call.ExecutionID, err))
 	}
 	ctx := c.Request().Context()
-	if m := streamed(c.Request()); m != plain {
+	if m := httpkit.Streamed(c.Request()); m != httpkit.Plain {
 		return s.stream(c, s.Executions.Follow(ctx, call), m, offsets{})
 	}
 	answer, err := s.wait(ctx, s.Executions.Run(ctx, call))
@@ -99,7 +99,7 @@ func (s *Server) batch(c echo.Context) error {
 		}
 		running[i].execution = s.Executions.Submit(ctx, call)
 	}
-	if m := streamed(c.Request()); m != plain {
+	if m := httpkit.Streamed(c.Request()); m != httpkit.Plain {
 		return s.streamBatch(c, m, running)
 	}
 	defer leave(running)
@@ -108,8 +108,8 @@ func (s *Server) batch(c echo.Context) error {
 			return context.Canceled
 		}
 	}
-	b := getBuffer()
-	defer putBuffer(b)
+	b := httpkit.GetBuffer()
+	defer httpkit.PutBuffer(b)
 	b.WriteByte('[')
 	for i, p := range running {
 		if i > 0 {
@@ -174,7 +174,7 @@ func (s *Server) readBatch(c echo.Context) ([]json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer putBuffer(b)
+	defer httpkit.PutBuffer(b)
 	text := bytes.TrimLeft(b.Bytes(), " \t\r\n")
 	if len(text) == 0 || text[0] != '[' {
 		return nil, api.ErrInvalidJSON
@@ -191,7 +191,7 @@ func (s *Server) readBatch(c echo.Context) ([]json.RawMessage, error) {
 
 // streamBatch sends each result when it is ready, with its place in the
 // batch.
-func (s *Server) streamBatch(c echo.Context, m mode, running []pending) error {
+func (s *Server) streamBatch(c echo.Context, m httpkit.Mode, running []pending) error {
 	defer leave(running)
 	ctx, cancel := context.WithCancel(c.Request().Context())
 	ready := make(chan int)
@@ -237,29 +237,4 @@ func (s *Server) streamBatch(c echo.Context, m mode, running []pending) error {
 		return nil
 	}
 	return nil
-}
-
-// mode is the form of an answer.
-type mode int
-
-const (
-	plain mode = iota
-	ndjson
-	eventStream
-)
-
-// streamed reads from the request in which form its client wants the answer.
-func streamed(r *http.Request) mode {
-	for _, accept := range r.Header[echo.HeaderAccept] {
-		for part := range strings.SplitSeq(accept, ",") {
-			name, _, _ := strings.Cut(part, ";")
-			switch strings.ToLower(strings.TrimSpace(name)) {
-			case api.TypeNDJSON:
-				return ndjson
-			case api.TypeEventStream:
-				return eventStream
-			}
-		}
-	}
-	return plain
 }

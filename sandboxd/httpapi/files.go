@@ -18,6 +18,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"berth/sandboxd/api"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 	"berth/slots/workspace"
 )
@@ -103,7 +104,7 @@ func (s *Server) getFile(c echo.Context) error {
 		c.Response().WriteHeader(code)
 		return nil
 	} else if code != 0 {
-		return &statusError{code, slots.Errorf(slots.KindConflict, "file is not the one that If-Match names")}
+		return &httpkit.StatusError{Status: code, Err: slots.Errorf(slots.KindConflict, "file is not the one that If-Match names")}
 	}
 	part, code, err := requested(r, st.Size, etag)
 	if err != nil {
@@ -249,7 +250,7 @@ func (s *Server) putFile(c echo.Context) error {
 	}
 	r := c.Request()
 	if r.ContentLength > s.config.MaxUpload {
-		return tooLarge(s.config.MaxUpload)
+		return httpkit.TooLarge(s.config.MaxUpload)
 	}
 	if coding := r.Header.Get(echo.HeaderContentEncoding); coding != "" && !strings.EqualFold(coding, "identity") {
 		return slots.Errorf(slots.KindBadRequest, "a body with a content encoding is not taken: send the bytes of the file")
@@ -287,7 +288,7 @@ func (s *Server) putContent(c echo.Context, p place, body *uploadReader) error {
 	err := p.do(c.Request().Context(), "write", args, &reply, pipes{in: body})
 	if err = body.blame(err); err != nil {
 		if args.IfMatch != "" && slots.AsError(err).Kind == slots.KindConflict {
-			return &statusError{http.StatusPreconditionFailed, slots.AsError(err)}
+			return &httpkit.StatusError{Status: http.StatusPreconditionFailed, Err: slots.AsError(err)}
 		}
 		return err
 	}

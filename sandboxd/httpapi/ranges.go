@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -29,9 +30,9 @@ func requested(r *http.Request, size int64, etag string) (span, int, error) {
 		return whole, http.StatusOK, nil
 	}
 	if part.length <= 0 {
-		return whole, 0, &statusError{
-			http.StatusRequestedRangeNotSatisfiable,
-			slots.Errorf(slots.KindBadRequest, "range is outside of the file of %d bytes", size),
+		return whole, 0, &httpkit.StatusError{
+			Status: http.StatusRequestedRangeNotSatisfiable,
+			Err:    slots.Errorf(slots.KindBadRequest, "range is outside of the file of %d bytes", size),
 		}
 	}
 	return part, http.StatusPartialContent, nil

@@ -17,6 +17,7 @@ import (
 
 	"berth/sandboxd/api"
 	"berth/sandboxd/execution"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -268,7 +269,7 @@ func (s *Server) noRoute(err error, c echo.Context) {
 		return
 	}
 	if h, ok := errors.AsType[*echo.HTTPError](err); ok && h.Code == http.StatusMethodNotAllowed {
-		s.refuse(c, st, &statusError{h.Code, slots.Errorf(slots.KindBadRequest, "method %.10s is not allowed here", c.Request().Method)})
+		s.refuse(c, st, &httpkit.StatusError{Status: h.Code, Err: slots.Errorf(slots.KindBadRequest, "method %.10s is not allowed here", c.Request().Method)})
 		return
 	}
 	s.refuse(c, st, slots.Errorf(slots.KindNotFound, "no such route"))

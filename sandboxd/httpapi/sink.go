@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"berth/sandboxd/api"
+	"berth/sandboxd/httpkit"
 )
 
 // sinkRoom is how much a sink collects before it sends without being told.
@@ -17,18 +18,18 @@ const sinkRoom = 64 << 10
 // After a failed write it does nothing more.
 type sink struct {
 	w    *echo.Response
-	mode mode
+	mode httpkit.Mode
 	at   offsets // what the client has had of each stream after the last event
 	b    *bytes.Buffer
 	err  error
 }
 
 // newSink begins a streamed answer; its status is 200 from here on.
-func (*Server) newSink(c echo.Context, m mode) *sink {
+func (*Server) newSink(c echo.Context, m httpkit.Mode) *sink {
 	w := c.Response()
 	h := w.Header()
 	h.Set(echo.HeaderContentType, api.TypeNDJSON)
-	if m == eventStream {
+	if m == httpkit.EventStream {
 		h.Set(echo.HeaderContentType, api.TypeEventStream)
 	}
 	h[echo.HeaderCacheControl] = noStore
@@ -45,7 +46,7 @@ func (s *sink) event(e api.Event) {
 	if e.Gap != nil {
 		s.at.advance(e.Gap.Stream, e.Gap.To)
 	}
-	if s.mode == eventStream && e.Name == api.EventPing {
+	if s.mode == httpkit.EventStream && e.Name == api.EventPing {
 		s.b.WriteString(": ping\n\n")
 		return
 	}
@@ -70,7 +71,7 @@ func (s *sink) result(answer []byte) {
 // add adds one JSON text in the form of the sink. JSON holds no raw newline,
 // so neither form can be broken from inside.
 func (s *sink) add(name, id string, text []byte) {
-	if s.mode == eventStream {
+	if s.mode == httpkit.EventStream {
 		s.b.WriteString("event: ")
 		s.b.WriteString(name)
 		s.b.WriteString("\nid: ")

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"berth/sandboxd/api"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -58,8 +59,8 @@ func (s *Server) metricsText(c echo.Context) error {
 	if err != nil && len(families) == 0 {
 		return slots.Errorf(slots.KindInternal, "gather metrics: %w", err)
 	}
-	b := getBuffer()
-	defer putBuffer(b)
+	b := httpkit.GetBuffer()
+	defer httpkit.PutBuffer(b)
 	for _, f := range families {
 		if _, err := expfmt.MetricFamilyToText(b, f); err != nil {
 			return slots.Errorf(slots.KindInternal, "encode metrics: %w", err)

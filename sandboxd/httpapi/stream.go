@@ -14,6 +14,7 @@ import (
 
 	"berth/sandboxd/api"
 	"berth/sandboxd/execution"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 	"berth/slots/process"
 )
@@ -36,7 +37,7 @@ const (
 // stream answers with the execution's output from the offsets on while it is
 // written, and its result. Whatever happens, the last event is a result, and
 // there is one.
-func (s *Server) stream(c echo.Context, e *execution.Execution, m mode, from offsets) error {
+func (s *Server) stream(c echo.Context, e *execution.Execution, m httpkit.Mode, from offsets) error {
 	out := s.newSink(c, m)
 	out.at = from
 	defer func() {
@@ -235,9 +236,9 @@ func (s *Server) resume(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	m := streamed(c.Request())
-	if m == plain {
-		m = eventStream
+	m := httpkit.Streamed(c.Request())
+	if m == httpkit.Plain {
+		m = httpkit.EventStream
 	}
 	return s.stream(c, e, m, from)
 }

@@ -339,16 +339,6 @@ func TestAStreamedBatchSendsEachResultWhenItIsReady(t *testing.T) {
 	assert.True(t, strings.HasPrefix(a.body, "event: result\nid: 0\ndata: {"), a.body)
 }
 
-func TestAcceptChoosesTheForm(t *testing.T) {
-	for accept, want := range map[string]mode{
-		"": plain, "*/*": plain, "application/json": plain, "text/event-stream": eventStream, "Application/X-NDJSON": ndjson,
-		"application/json;q=0.5, application/x-ndjson; q=1": ndjson, "text/event-stream, application/x-ndjson": eventStream,
-	} {
-		r := &http.Request{Header: http.Header{"Accept": {accept}}}
-		assert.Equal(t, want, streamed(r), accept)
-	}
-}
-
 func TestACodePointIsNeverCut(t *testing.T) {
 	for text, n := range map[string]int{
 		"": 0, "abc": 3, "a€": 4, "a\xe2\x82": 1, "\xe2": 0, "\xf0\x9f\x98": 0, "a\xf0\x9f\x98\x80": 5,

@@ -6,6 +6,7 @@ import (
 	"hash"
 	"io"
 
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
@@ -33,11 +34,11 @@ func (u *uploadReader) Read(p []byte) (int, error) {
 	}
 	switch {
 	case u.seen > u.most:
-		u.err = tooLarge(u.most)
+		u.err = httpkit.TooLarge(u.most)
 	case errors.Is(err, io.EOF) && u.digest != nil && !bytes.Equal(u.digest.Sum(nil), u.sum):
 		u.err = slots.Errorf(slots.KindBadRequest, "body has not the sha256 that it claims")
 	case err != nil && !errors.Is(err, io.EOF):
-		u.err = bodyError(err)
+		u.err = httpkit.BodyError(err)
 	}
 	if u.err != nil {
 		return 0, u.err
