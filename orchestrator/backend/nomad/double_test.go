@@ -52,6 +52,7 @@ type double struct {
 	deploys  bool          // a scaling begins a deployment that a test ends
 	silent   bool          // events get lost
 	fault    func(r *http.Request) (status int, body string)
+	driver   *driver // runs what the jobs say; nil: the ports are answered here
 }
 
 func newDouble(t *testing.T) *double {
@@ -186,6 +187,11 @@ func (d *double) place(job *api.Job, have []*api.Allocation) *api.Allocation {
 	}
 	d.ports[a.ID] = listener
 	d.put(a)
+	time.AfterFunc(d.starting, func() { d.do(func() { d.started(a) }) })
+	if d.driver != nil {
+		_ = listener.Close() // for the task
+		return a
+	}
 	go func() { // ends with the listener
 		_ = http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // a test's
 			d.mu.Lock()
@@ -195,7 +201,6 @@ func (d *double) place(job *api.Job, have []*api.Allocation) *api.Allocation {
 			}
 		}))
 	}()
-	time.AfterFunc(d.starting, func() { d.do(func() { d.started(a) }) })
 	return a
 }
 
@@ -208,6 +213,9 @@ func (d *double) started(a *api.Allocation) {
 	if d.broken != "" {
 		d.fail(a.ID, api.TaskDriverFailure, d.broken)
 		return
+	}
+	if d.driver != nil {
+		d.driver.start(&now)
 	}
 	now.ClientStatus = api.AllocClientStatusRunning
 	d.put(&now)
@@ -237,6 +245,9 @@ func (d *double) stop(a *api.Allocation) {
 	now.DesiredStatus = api.AllocDesiredStatusStop
 	d.put(&now)
 	time.AfterFunc(d.stopping, func() {
+		if d.driver != nil {
+			d.driver.stop(a.ID)
+		}
 		d.do(func() {
 			over := *d.allocs[a.ID]
 			if d.ended || over.ClientTerminalStatus() {
