@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -118,10 +119,10 @@ func lastWords(states map[string]*api.TaskState, descriptions ...string) string 
 	failed, last := "", ""
 	if s := states[jobs.Group]; s != nil {
 		for _, e := range s.Events {
-			last = e.DisplayMessage
+			last = cmp.Or(e.DisplayMessage, e.Details["driver_error"], e.Message)
 			switch e.Type {
 			case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation, api.TaskArtifactDownloadFailed, api.TaskTerminated:
-				failed = e.DisplayMessage
+				failed = last
 			}
 		}
 	}

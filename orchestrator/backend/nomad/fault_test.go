@@ -354,3 +354,36 @@ func TestAJobThatWasPurgedIsRegisteredAnew(t *testing.T) {
 	defer d.mu.Unlock()
 	assert.True(t, *d.jobs[job].Stop, "it was told to purge")
 }
+
+func TestWithoutAStreamListsComeLessAndLessOften(t *testing.T) {
+	d := newDouble(t)
+	d.fault = func(r *http.Request) (int, string) {
+		if strings.HasPrefix(r.URL.Path, "/v1/event") {
+			return http.StatusForbidden, "Permission denied"
+		}
+		return 0, ""
+	}
+	b := open(t, d.config(t))
+	start(t, b, "c-0")
+	before := d.asked("GET allocations")
+	pause(t.Context(), 2*time.Second)
+	assert.Less(t, d.asked("GET allocations")-before, 60, "there would be a thousand without a pause")
+	require.NoError(t, b.Stop(t.Context(), "c-0", 0))
+}
+
+func TestAJobThatIsGoneUnheardIsRegisteredAnew(t *testing.T) {
+	d := newDouble(t)
+	c := d.config(t)
+	c.Relist = 50 * time.Millisecond
+	b := open(t, c)
+	start(t, b, "c-0")
+	d.do(func() {
+		for _, a := range d.counted(job) {
+			d.stop(a)
+		}
+		delete(d.jobs, job)
+	})
+	require.Eventually(t, func() bool { return len(list(t, b)) == 0 }, patience, time.Millisecond)
+	pause(t.Context(), 200*time.Millisecond) // it has been listed since, most likely
+	start(t, b, "c-1")
+}

@@ -110,13 +110,14 @@ func (p *pool) readJob(ctx context.Context) error {
 	defer p.b.mu.Unlock()
 	p.read, p.exists, p.count = true, false, 0
 	if job == nil {
-		p.modify = 0
+		p.modify, p.checked = 0, false
 		return nil
 	}
 	if job.JobModifyIndex != nil {
 		p.modify = *job.JobModifyIndex
 	}
 	p.exists = job.Stop == nil || !*job.Stop
+	p.checked = p.checked && p.exists
 	for _, group := range job.TaskGroups {
 		if group.Name != nil && *group.Name == jobs.Group && group.Count != nil && p.exists {
 			p.count = *group.Count

@@ -28,20 +28,24 @@ func (b *Backend) follow(index uint64) {
 	for b.life.Err() == nil {
 		began := time.Now()
 		why := b.stream(b.life, index)
-		b.config.Logger.Debug("listing again", "error", why)
-		if time.Since(began) > 50*b.config.Retry {
+		if statusOf(why) != 0 {
+			b.config.Logger.Warn("cannot follow events", "error", why)
+		}
+		// Where there is no stream to be had, lists have to do, less and less often.
+		if time.Since(began) > 50*b.config.Retry || errors.Is(why, errNewJob) {
 			wait = b.config.Retry
 		}
 		for b.life.Err() == nil {
+			pause(b.life, wait/10)
 			var err error
 			if index, err = b.list(b.life, b.jobs()); err == nil {
 				break
 			}
 			b.config.Logger.Warn("cannot list allocations", "error", err)
-			pause(b.life, wait)
-			wait = min(2*wait, 50*b.config.Retry)
+			pause(b.life, min(wait, 50*b.config.Retry))
+			wait *= 2
 		}
-		pause(b.life, b.config.Retry/10)
+		wait = min(2*wait, 500*b.config.Retry)
 	}
 }
 

@@ -127,7 +127,7 @@ func (r *driver) start(a *api.Allocation) {
 	for _, arg := range one.Config["args"].([]any) {
 		args = append(args, arg.(string))
 	}
-	k.cmd = exec.Command(one.Config["command"].(string), args...) //nolint:noctx // stop ends it, and asks first
+	k.cmd = exec.Command(one.Config["command"].(string), args...)
 	k.cmd.Env = environ
 	k.cmd.Stderr = testWriter{t}
 	require.NoError(t, k.cmd.Start())
@@ -256,7 +256,7 @@ func TestAnOrchestratorServesItsPoolFromNomad(t *testing.T) {
 
 	r.mu.Lock()
 	for _, k := range r.tasks {
-		assert.NoError(t, k.cmd.Process.Kill())
+		require.NoError(t, k.cmd.Process.Kill())
 	}
 	r.mu.Unlock()
 	require.Eventually(t, func() bool { return execute(t, url, 100, "echo again") == "again" }, patience, 50*time.Millisecond, "Nomad places others")
