@@ -77,14 +77,14 @@ func TestTheClientWaitsForAnExecution(t *testing.T) {
 	assert.Equal(t, api.StateRunning, state)
 	assert.Equal(t, "mine", result.ExecutionID)
 	var waiting sync.WaitGroup
-	waiting.Go(func() {
-		result, err := c.Wait(ctx, lease, "mine")
-		assert.NoError(t, err)
-		assert.Equal(t, "up\ndone", result.Output)
-	})
+	var waited api.Result
+	var failed error
+	waiting.Go(func() { waited, failed = c.Wait(ctx, lease, "mine") })
 	_, err = c.Files(lease).Put(ctx, "go", strings.NewReader(""), sandboxd.PutOptions{})
 	require.NoError(t, err)
 	waiting.Wait()
+	require.NoError(t, failed)
+	assert.Equal(t, "up\ndone", waited.Output)
 }
 
 // deaf passes requests on and cuts the connection off instead of passing on
