@@ -72,6 +72,10 @@ func SandboxdFile(t Template) (File, error) {
 // that its pool has.
 func OrchestratorFile(t Template) (File, error) {
 	job, err := Orchestrator(t)
+	image := Variable{"image", "group.task.config.image", "image that holds orchestrator"}
+	if t.Driver != Docker && t.Driver != "" {
+		image = Variable{"orchestrator", "group.task.config.command", "program on the client's disk"}
+	}
 	return File{
 		Job: job,
 		About: []string{
@@ -85,7 +89,7 @@ func OrchestratorFile(t Template) (File, error) {
 			"group.task.template": "The token of trainers.",
 			"group.task.identity": "What the policy is given to.",
 		},
-		Variables: []Variable{{"image", "group.task.config.image", "image that holds orchestrator"}},
+		Variables: []Variable{image},
 	}, err
 }
 

@@ -53,9 +53,6 @@ func files(t *testing.T) map[string]jobs.File {
 		for kind, build := range map[string]func(jobs.Template) (jobs.File, error){
 			"sandboxd": jobs.SandboxdFile, "orchestrator": jobs.OrchestratorFile, "prepull": jobs.PrepullFile,
 		} {
-			if kind == "orchestrator" && template.Driver != jobs.Docker && template.Driver != "" {
-				continue // its variable is of the image
-			}
 			file, err := build(template)
 			require.NoError(t, err, "%s %s", name, kind)
 			all[name+" "+kind] = file
