@@ -101,6 +101,8 @@ func (e *UnavailableError) Unwrap() []error {
 var (
 	errNoMount = errors.New("our own cgroup is not mounted")
 	errShared  = errors.New("our own cgroup holds processes that are not ours to move")
+	// The memory limit of a slot would cost the agent.
+	errUnit    = errors.New("our own cgroup is a unit that systemd has not delegated: it ends the whole unit when a process in it is killed for want of memory")
 	errNothing = errors.New("neither memory nor pids can be limited")
 	errBare    = errors.New("the controllers are elsewhere")
 )
@@ -108,6 +110,8 @@ var (
 // mend knows what usually helps.
 func mend(how string, err error) string {
 	switch {
+	case errors.Is(err, errUnit):
+		return "set Delegate=yes in the unit, or start the agent by systemd-run --scope -p Delegate=yes"
 	case errors.Is(err, errShared):
 		return "start the agent in a cgroup of its own: systemd-run --scope -p Delegate=yes, or a container"
 	case how == "v2 delegated" && errors.Is(err, unix.EPERM):
@@ -133,7 +137,8 @@ func mend(how string, err error) string {
 // the error is an *UnavailableError.
 //
 // On v2, unless our cgroup is the real root of the hierarchy, its processes
-// are moved into <Name>/self. That is refused unless the cgroup is plainly
+// are moved into <Name>/self. A unit of systemd's must be delegated for that:
+// otherwise systemd ends all of it once a slot runs out of memory. That is refused unless the cgroup is plainly
 // ours: the root of the cgroup namespace or of the mount, the home of PID 1 of
 // our pid namespace, delegated by systemd, or with nobody in it but this
 // process, those of its ancestors that are in it too (the shell, the script

@@ -115,6 +115,7 @@ func TestWhoseProcessesMayBeMoved(t *testing.T) {
 		pids    []int
 		parents map[int]string // the name in /proc/N/stat and the parent
 		mark    string
+		unit    string // of systemd's that runs
 		allowed bool
 	}{
 		"we alone":                       {pids: []int{ownPid}, allowed: true},
@@ -130,6 +131,10 @@ func TestWhoseProcessesMayBeMoved(t *testing.T) {
 		"outside our namespace":          {pids: []int{0, ownPid}},
 		"a stat that makes no sense":     {pids: []int{99, ownPid}, parents: map[int]string{99: "(bash)"}},
 		"delegated by systemd to anyone": {pids: []int{99, ownPid}, parents: map[int]string{99: "(bash) S 1"}, mark: "1", allowed: true},
+		"a unit of systemd's":            {pids: []int{ownPid}, unit: "/run/systemd/units/invocation:run.scope"},
+		"a unit of our user's systemd":   {pids: []int{ownPid}, unit: "/run/user/" + strconv.Itoa(os.Geteuid()) + "/systemd/units/invocation:run.scope"},
+		"a unit that is delegated":       {pids: []int{ownPid}, unit: "/run/systemd/units/invocation:run.scope", mark: "1", allowed: true},
+		"beside a unit of systemd's":     {pids: []int{ownPid}, unit: "/run/systemd/units/invocation:other.scope", allowed: true},
 		"marked as not delegated":        {pids: []int{99, ownPid}, parents: map[int]string{99: "(bash) S 1"}, mark: "0"},
 	}
 	for name, tt := range tests {
@@ -140,6 +145,10 @@ func TestWhoseProcessesMayBeMoved(t *testing.T) {
 				require.NoError(t, os.Mkdir(f.path(dir), 0o755))
 				f.put(dir+"/stat", strconv.Itoa(pid)+" "+stat+" 1 1\n")
 			}
+			if tt.unit != "" {
+				require.NoError(t, os.MkdirAll(f.path(filepath.Dir(tt.unit)), 0o755))
+				f.put(tt.unit, "") // the real one is a link that leads nowhere
+			}
 			if tt.mark != "" {
 				if err := unix.Setxattr(f.path(scope), "user.delegate", []byte(tt.mark), 0); err != nil {
 					t.Skipf("needs extended attributes in the temporary directory: %v", err)
@@ -148,7 +157,11 @@ func TestWhoseProcessesMayBeMoved(t *testing.T) {
 			before := f.files()
 			tree, err := f.open(Config{})
 			if !tt.allowed {
-				require.ErrorIs(t, err, errShared)
+				want := errShared
+				if tt.unit != "" {
+					want = errUnit
+				}
+				require.ErrorIs(t, err, want)
 				require.ErrorContains(t, err, "systemd-run")
 				assert.Equal(t, before, f.files())
 				return

@@ -121,6 +121,9 @@ func (u *unified) enter(p place, whole bool, from []string) error {
 		return nil
 	}
 	if !whole && !delegated(u.home) {
+		if unit := filepath.Base(p.member.v2); unitOfSystemd(p.root, unit) {
+			return fmt.Errorf("%w: %s", errUnit, unit)
+		}
 		if err := u.onlyOurs(p.root, from); err != nil {
 			return err
 		}
@@ -141,6 +144,14 @@ func delegated(dir string) bool {
 		}
 	}
 	return false
+}
+
+// unitOfSystemd reports whether the cgroup's name is that of a unit that a
+// systemd runs now, the machine's or our user's.
+func unitOfSystemd(root, name string) bool {
+	invocation := filepath.Join("systemd/units", "invocation:"+name)
+	return exists(filepath.Join(root, "run", invocation)) ||
+		exists(filepath.Join(root, "run/user", strconv.Itoa(os.Geteuid()), invocation))
 }
 
 // onlyOurs refuses a cgroup that holds anybody but our family: this process,
