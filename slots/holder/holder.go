@@ -292,7 +292,8 @@ func (h *Holder) Sweep(ctx context.Context) (killed, left int, err error) {
 	return h.sweep(ctx, sweepRequest{})
 }
 
-// SweepUnder kills what a kept process has started since its Mark.
+// SweepUnder kills what a kept process has started since its Mark. The process
+// itself gets a SIGURG before, which does nothing unless it asks for it.
 func (p *Process) SweepUnder(ctx context.Context) (killed, left int, err error) {
 	return p.h.sweep(ctx, sweepRequest{Under: p.id})
 }

@@ -33,6 +33,9 @@ func (s *server) answerSweep(f frame) {
 	}
 	var r sweepReport
 	if request.Under != 0 {
+		if p := s.kept[request.Under]; p != nil {
+			unix.Kill(p.pid, unix.SIGURG)
+		}
 		r = s.sweep(func() ([]int, error) { return s.startedUnder(request.Under) })
 	} else {
 		r = s.sweep(s.unkept)

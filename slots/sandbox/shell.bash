@@ -14,7 +14,7 @@ __berth_save() {
     local o
     o=$(set +o)
     printf '%s\n' "${o//set -o errexit/}"
-    trap -p | while IFS= read -r o; do case $o in *' EXIT') ;; *) printf '%s\n' "$o" ;; esac; done
+    trap -p | while IFS= read -r o; do case $o in *' EXIT' | *' SIGURG') ;; *) printf '%s\n' "$o" ;; esac; done
     printf 'cd -- %q\n' "$PWD"
   } >"$__berth_state" 2>/dev/null
 }
@@ -23,11 +23,22 @@ if [ -f "$__berth_state" ]; then
   command rm -f "$__berth_state"
 fi
 trap __berth_save EXIT
+# A command that is ended is ended whole: what it has running is killed by the
+# holder, and bash skips the rest of its text, which no signal makes it do.
+__berth_busy=
+__berth_skip() {
+  case $BASH_COMMAND in '__berth_status=$?'* | __berth_save) ;; *) return 2 ;; esac
+  shopt -u extdebug
+  trap - DEBUG
+  eval "$__berth_debug"
+}
+trap '[ -z "$__berth_busy" ] || { __berth_debug=$(trap -p DEBUG); shopt -s extdebug; trap __berth_skip DEBUG; }' URG
 __berth_status=0
 __berth_return() { return "$__berth_status"; }
 while IFS= read -r -d '' -u 3 __berth_command && IFS= read -r -d '' -u 3 __berth_out && IFS= read -r -d '' -u 3 __berth_err; do
+  __berth_busy=1
   { __berth_return; eval "$__berth_command"; } </dev/null >"$__berth_out" 2>"$__berth_err" 3<&- 4>&-
-  __berth_status=$?
+  __berth_status=$? __berth_busy=
   printf '%d\n' "$__berth_status" >&4
 done
 trap - EXIT

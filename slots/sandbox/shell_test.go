@@ -18,6 +18,7 @@ var shellExamples = []example{
 	{"a shell keeps what it was told", shellSemantics},
 	{"a shell's output is exact", shellOutput},
 	{"a shell's jobs outlive commands, timeouts and other calls", shellJobs},
+	{"C04 a command that is ended runs nothing of its rest", shellRest},
 	{"a shell that is busy by itself is replaced", shellBusy},
 	{"a shell restarts as asked", shellRestart},
 	{"a background job does not delay the shell", shellQuiet},
@@ -136,6 +137,27 @@ func shellJobs(t *testing.T, x fixture) {
 	requireGone(t, young)
 	assert.Len(t, alive(old), 2, "a timeout kills only what its command started")
 	assert.Equal(t, "1\n", said(t, x, "jobs -r | wc -l"))
+}
+
+func shellRest(t *testing.T, x fixture) {
+	m := marker()
+	for _, text := range []string{
+		"x=1; sleep %M; x=2; echo more; touch ran",
+		"x=1; sleep %M || x=2; echo more >ran && x=3",
+		"x=1; for i in 1 2; do sleep %M; x=2; touch ran; done",
+		"x=1; f() { while sleep %M; do x=2; touch ran; done; touch ran; }; f; touch ran",
+		"x=1; f() { while :; do sleep %M; touch ran; done; }; f; touch ran",
+		"x=1; (sleep %M; touch ran); { touch ran; }; [[ a == a ]] && x=2",
+		"trap : DEBUG; x=1; wait; sleep %M; x=2; touch ran",
+	} {
+		out, errs, exit, state := shell(t, x, strings.ReplaceAll(text, "%M", m), 150*time.Millisecond)
+		assert.Equal(t, slots.OutcomeTimedOut, exit.Outcome, text)
+		assert.False(t, state.Restarted, text)
+		assert.Empty(t, out, text)
+		assert.NotContains(t, errs, "berth", text)
+		assert.Equal(t, "1 absent off\n", said(t, x, "o=on; shopt -q extdebug || o=off; f=; [ -e ran ] || f=absent; echo $x $f $o"), text)
+	}
+	assert.Equal(t, "trap -- ':' DEBUG\n", said(t, x, "trap -p DEBUG"))
 }
 
 func shellBusy(t *testing.T, x fixture) {
