@@ -43,7 +43,7 @@ func (b *Backend) follow(index uint64) {
 			}
 			b.config.Logger.Warn("cannot list allocations", "error", err)
 			pause(b.life, min(wait, 50*b.config.Retry))
-			wait *= 2
+			wait = min(2*wait, 500*b.config.Retry)
 		}
 		wait = min(2*wait, 500*b.config.Retry)
 	}
