@@ -82,6 +82,20 @@ func TestASlotThatCannotBeResetServesNobodyUntilItCan(t *testing.T) {
 	})
 }
 
+func TestARepairThatFailsLeavesTheReceipt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		c := f.add("a", "t", 1)
+		p := open(t, f, pool.Config{})
+		receipt, err := p.Release(t.Context(), acquire(t, p, "x").Ref(), true)
+		require.NoError(t, err)
+		c.set(func() { c.dirty, c.slots[0].state = true, slots.StateQuarantined })
+		stays(p, 10*time.Second)
+		require.Positive(t, c.count("reset"), "a repair was tried")
+		assert.Equal(t, receipt, p.Containers()[0].Slots[0].Receipt)
+	})
+}
+
 func TestAContainerOfHopelessSlotsIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet()

@@ -138,7 +138,9 @@ func (p *pool) repair(ctx context.Context, s *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.resetting = false
-	s.receipt, s.receiptFor = &receipt, 0
+	if len(receipt.Checks) > 0 { // else nothing was proven, and what is known still is
+		s.receipt, s.receiptFor = &receipt, 0
+	}
 	if err != nil {
 		s.resetAt = time.Now().Add(time.Second << min(s.resets, 6))
 		s.resets++

@@ -351,7 +351,7 @@ func (c *container) Reset(ctx context.Context, slotID string, token *uint64) (sl
 			return slots.Receipt{}, slots.Errorf(slots.KindResetFailed, "slot %s is quarantined: a process lives on", slotID)
 		}
 		s.state = slots.StateAvailable
-		return slots.Receipt{Clean: true}, nil
+		return slots.Receipt{Clean: true, Checks: []slots.Check{{Name: "processes", OK: true}}}, nil
 	})
 }
 
