@@ -181,6 +181,12 @@ func (c *Config) check() error {
 		}
 		names[t.Name] = true
 	}
+	if c.TrajectoryIdle < pool.MinTTL || c.TrajectoryIdle > pool.MaxTTL {
+		return fmt.Errorf("trajectory-idle: want %v to %v, got %v", pool.MinTTL, pool.MaxTTL, c.TrajectoryIdle)
+	}
+	if c.TrajectoryWait > pool.DefaultMaxWait {
+		return fmt.Errorf("trajectory-wait: want at most %v, got %v", pool.DefaultMaxWait, c.TrajectoryWait)
+	}
 	return c.checkNomad()
 }
 

@@ -232,6 +232,8 @@ func (s *schemas) adapt(t reflect.Type, made *jsonschema.Schema) error {
 		made.PropertyOrder = slices.DeleteFunc(made.PropertyOrder, hidden)
 	}
 	switch t {
+	case is[poolapi.LeaseRequest](), is[poolapi.LeaseRenewal]():
+		made.Properties["ttl_s"].Description = "Seconds: at least 1; 0 for the default."
 	case is[api.Metadata]():
 		// A process's receipt is there when one ran, and tools add what they want.
 		loose("queue_ms", "generation")

@@ -38,13 +38,22 @@ func checkRequest(want Request, maxWait time.Duration) error {
 	if want.Wait < 0 || want.Wait > maxWait {
 		return slots.Errorf(slots.KindBadRequest, "wait must be 0 to %v, got %v", maxWait, want.Wait)
 	}
-	if want.TTL < 0 {
-		return slots.Errorf(slots.KindBadRequest, "ttl must be 0 or more, got %v", want.TTL)
+	if err := checkTTL(want.TTL); err != nil {
+		return err
 	}
 	if n := len(want.Trajectory); n == 0 || n > slots.MaxTrajectoryBytes {
 		return slots.Errorf(slots.KindBadRequest, "trajectory must have 1 to %d bytes, got %d", slots.MaxTrajectoryBytes, n)
 	}
 	return checkLabels(want.Labels)
+}
+
+// checkTTL refuses what may be over before its holder hears of it. 0 means a
+// default. The longest is for the container to say.
+func checkTTL(ttl time.Duration) error {
+	if ttl != 0 && ttl < MinTTL {
+		return slots.Errorf(slots.KindBadRequest, "ttl must be at least %v, or 0 for the default, got %v", MinTTL, ttl)
+	}
+	return nil
 }
 
 func (p *pool) acquire(ctx context.Context, want Request, now time.Time) (Lease, error) {

@@ -31,6 +31,8 @@ func TestTemplatesThatMakeNoPoolAreRefused(t *testing.T) {
 		"min 3 is above":     func(t *pool.Template) { t.MinContainers, t.MaxContainers = 3, 2 },
 		"margin":             func(t *pool.Template) { t.FreeMargin = -1 },
 		"ttl":                func(t *pool.Template) { t.TTL = -1 },
+		"ttl: want 1s to":    func(t *pool.Template) { t.TTL = time.Millisecond },
+		"to 24h":             func(t *pool.Template) { t.TTL = 48 * time.Hour },
 		"isolation":          func(t *pool.Template) { t.Isolation = "strong" },
 		"env":                func(t *pool.Template) { t.Env = map[string]string{"1X": "y"} },
 		"timeout":            func(t *pool.Template) { t.MaxTimeout = -1 },
@@ -64,6 +66,7 @@ func TestImpossibleRequestsAreRefused(t *testing.T) {
 			"wait must be":       func(r *pool.Request) { r.Wait = time.Hour },
 			"wait must":          func(r *pool.Request) { r.Wait = -1 },
 			"ttl must be":        func(r *pool.Request) { r.TTL = -1 },
+			"at least 1s":        func(r *pool.Request) { r.TTL = 100 * time.Microsecond },
 			"trajectory must":    func(r *pool.Request) { r.Trajectory = "" },
 			"1 to 256 bytes":     func(r *pool.Request) { r.Trajectory = strings.Repeat("x", 257) },
 			"labels that begin":  func(r *pool.Request) { r.Labels = map[string]string{"berth.grant": "x"} },
@@ -76,7 +79,14 @@ func TestImpossibleRequestsAreRefused(t *testing.T) {
 			assert.Equal(t, slots.KindBadRequest, kind(err), want)
 			require.ErrorContains(t, err, want)
 		}
-		_, err := p.Acquire(t.Context(), pool.Request{Template: "u", Trajectory: "x"})
+		held := acquire(t, p, "x")
+		_, err := p.Acquire(t.Context(), pool.Request{Template: "t", Trajectory: "x", Labels: map[string]string{"x": strings.Repeat("x", 5000)}})
+		assert.Equal(t, slots.KindBadRequest, kind(err), "also of who holds a slot")
+		_, err = p.Renew(t.Context(), held.Ref(), time.Millisecond)
+		assert.Equal(t, slots.KindBadRequest, kind(err))
+		_, err = p.Release(t.Context(), held.Ref(), true)
+		require.NoError(t, err)
+		_, err = p.Acquire(t.Context(), pool.Request{Template: "u", Trajectory: "x"})
 		assert.Equal(t, slots.KindNotFound, kind(err))
 		_, err = p.Lookup(t.Context(), "u", "x")
 		assert.Equal(t, slots.KindNotFound, kind(err))

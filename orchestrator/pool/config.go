@@ -48,6 +48,14 @@ type Observer interface {
 	Scaled(template string, start, drain int)
 }
 
+// Bounds of what may be asked for. A container gives no longer leases; shorter
+// ones may be over before whoever asked has heard of them.
+const (
+	MinTTL         = time.Second
+	MaxTTL         = 24 * time.Hour
+	DefaultMaxWait = time.Hour // of Config.MaxWait
+)
+
 // Config is what may be chosen about Pools. Zero fields mean the defaults.
 type Config struct {
 	Templates []Template // at least one
@@ -55,7 +63,7 @@ type Config struct {
 	Observer  Observer
 
 	QueueMax int           // callers that may wait per pool; default 10 000
-	MaxWait  time.Duration // longest wait that a caller may ask for; default 1 hour
+	MaxWait  time.Duration // longest wait that a caller may ask for; default DefaultMaxWait
 
 	ProbeEvery   time.Duration // between two looks at a container; default 1 s
 	SyncEvery    time.Duration // between two full readings of its slots at most; default 5 s
@@ -89,7 +97,7 @@ func (c Config) withDefaults() Config {
 		c.Observer = nobody{}
 	}
 	c.QueueMax = orDefault(c.QueueMax, 10_000)
-	c.MaxWait = orDefault(c.MaxWait, time.Hour)
+	c.MaxWait = orDefault(c.MaxWait, DefaultMaxWait)
 	c.ProbeEvery = orDefault(c.ProbeEvery, time.Second)
 	c.SyncEvery = orDefault(c.SyncEvery, 5*time.Second)
 	c.ProbeTimeout = orDefault(c.ProbeTimeout, 5*time.Second)

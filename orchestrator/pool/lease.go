@@ -61,8 +61,8 @@ func ParseRef(text string) (Ref, error) {
 type Request struct {
 	Template   string
 	Trajectory string
-	Labels     map[string]string // free text, kept with the lease
-	TTL        time.Duration     // 0: the template's
+	Labels     map[string]string // free text, kept with the lease; one that is held already keeps those it has
+	TTL        time.Duration     // MinTTL to what the container allows; 0: the template's
 	Wait       time.Duration     // how long to wait in the queue; 0: not at all
 	Further    bool              // one more slot, also if the trajectory has one
 	Key        string            // names a further slot: who asks again with it gets that one; at most slots.MaxLabelBytes

@@ -169,12 +169,12 @@ func (p *pool) releasedLocked(s *slot, r *release, receipt *slots.Receipt, err e
 	p.matchLocked()
 }
 
-// Renew makes the lease last longer; ttl 0 is the TTL that it has. A lease
-// that is over is slots.KindLeaseExpired or slots.KindFenced, one whose
-// container is gone slots.KindSlotLost.
+// Renew makes the lease last longer; ttl is at least MinTTL, or 0 for the TTL
+// that it has. A lease that is over is slots.KindLeaseExpired or
+// slots.KindFenced, one whose container is gone slots.KindSlotLost.
 func (p *Pools) Renew(ctx context.Context, ref Ref, ttl time.Duration) (Lease, error) {
-	if ttl < 0 {
-		return Lease{}, slots.Errorf(slots.KindBadRequest, "ttl must be 0 or more, got %v", ttl)
+	if err := checkTTL(ttl); err != nil {
+		return Lease{}, err
 	}
 	if err := p.Ready(ctx); err != nil {
 		return Lease{}, err

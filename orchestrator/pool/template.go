@@ -49,11 +49,14 @@ func (t Template) Check() error {
 		return t.bad("free margin: want 0 or more slots, got %d", t.FreeMargin)
 	}
 	for name, d := range map[string]time.Duration{
-		"ttl": t.TTL, "idle after": t.IdleAfter, "grow cooldown": t.GrowCooldown, "shrink cooldown": t.ShrinkCooldown,
+		"idle after": t.IdleAfter, "grow cooldown": t.GrowCooldown, "shrink cooldown": t.ShrinkCooldown,
 	} {
 		if d < 0 {
 			return t.bad("%s: want 0 or more, got %v", name, d)
 		}
+	}
+	if t.TTL != 0 && (t.TTL < MinTTL || t.TTL > MaxTTL) {
+		return t.bad("ttl: want %v to %v, got %v", MinTTL, MaxTTL, t.TTL)
 	}
 	if err := t.Spec(t.Name + "-0").Check(); err != nil {
 		return t.bad("%w", err)
@@ -90,12 +93,16 @@ func (t Template) policy() autoscale.Policy {
 	}
 }
 
-// checkLabels refuses labels that this package gives itself.
+// checkLabels refuses labels that no container takes and those that this
+// package gives itself.
 func checkLabels(labels map[string]string) error {
 	if n := slots.MaxLabels - ownLabels; len(labels) > n {
 		return slots.Errorf(slots.KindBadRequest, "a lease has at most %d labels, got %d", n, len(labels))
 	}
-	for name := range labels {
+	for name, value := range labels {
+		if len(name) > slots.MaxLabelBytes || len(value) > slots.MaxLabelBytes {
+			return slots.Errorf(slots.KindBadRequest, "a label and its value have at most %d bytes each", slots.MaxLabelBytes)
+		}
 		if strings.HasPrefix(name, ownPrefix) {
 			return slots.Errorf(slots.KindBadRequest, "labels that begin with %s are taken: %.80q", ownPrefix, name)
 		}

@@ -13,8 +13,8 @@ import (
 type LeaseRequest struct {
 	Template   string            `json:"template,omitempty"` // "": the one of trajectories
 	Trajectory string            `json:"trajectory"`
-	Labels     map[string]string `json:"labels,omitempty"`
-	TTLSeconds float64           `json:"ttl_s,omitempty"`   // 0: the template's
+	Labels     map[string]string `json:"labels,omitempty"`  // a slot that the trajectory holds already keeps those it has
+	TTLSeconds float64           `json:"ttl_s,omitempty"`   // at least 1; 0: the template's
 	WaitS      float64           `json:"wait_s,omitempty"`  // in the queue; 0: not at all
 	Further    bool              `json:"further,omitempty"` // one more slot, also if the trajectory has one
 }
@@ -36,7 +36,7 @@ type Lease struct {
 // LeaseRenewal is the body of PUT /v1/leases/{lease}, which may be missing.
 // The answer is the renewed Lease.
 type LeaseRenewal struct {
-	TTLSeconds float64 `json:"ttl_s,omitempty"` // 0: the TTL that it has
+	TTLSeconds float64 `json:"ttl_s,omitempty"` // at least 1; 0: the TTL that it has
 }
 
 // LeaseRelease is the body of DELETE /v1/leases/{lease}, which may be missing.
