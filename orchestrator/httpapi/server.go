@@ -118,8 +118,8 @@ func New(deps Deps, config Config) *Server {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
 
 // Serve answers requests on ln, which it closes, until ctx ends. Then it takes
-// no more, gives those under way Config.DrainTimeout, tells the rest that it
-// is over, and returns nil.
+// no more, refuses those that wait for a slot, gives the others that are under
+// way Config.DrainTimeout, tells the rest that it is over, and returns nil.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	requests, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -140,6 +140,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	s.stopping.Store(true)
 	s.end()
+	s.Pools.EndQueues() // a slot may take longer to come than the stop may
 	stopping := context.WithoutCancel(ctx)
 	if shutdown(stopping, server, s.config.DrainTimeout) != nil {
 		cut(errStopping)

@@ -33,12 +33,18 @@ import (
 // newServer makes a Server whose pool never has a container.
 func newServer(t testing.TB, config Config) (*Server, *bytes.Buffer) {
 	t.Helper()
+	return newServerThatWaits(t, config, time.Millisecond)
+}
+
+// newServerThatWaits is newServer with calls that wait so long for a slot.
+func newServerThatWaits(t testing.TB, config Config, wait time.Duration) (*Server, *bytes.Buffer) {
+	t.Helper()
 	fleet := memory.New(memory.Config{})
 	connect := func(c backend.Container) (pool.Remote, error) { return client.New(client.Config{URL: c.URL}) }
 	metrics := NewMetrics()
 	pools, err := pool.New(fleet, connect, pool.Config{Templates: []pool.Template{{Name: "t", Slots: 1}}, Observer: metrics})
 	require.NoError(t, err)
-	carrier := calls.New(pools, calls.Config{Template: "t", Wait: time.Millisecond})
+	carrier := calls.New(pools, calls.Config{Template: "t", Wait: wait})
 	t.Cleanup(func() {
 		assert.NoError(t, carrier.Close(context.Background()))
 		assert.NoError(t, pools.Close())

@@ -153,6 +153,8 @@ func (p *pool) queueLocked(w *waiter, now time.Time) {
 	p.matchLocked()
 	switch {
 	case w.queued == nil:
+	case p.owner.ended():
+		p.endLocked(w, nil, errClosed())
 	case !now.Before(w.until):
 		p.endLocked(w, nil, p.exhaustedLocked(w, now))
 	case w.bound == nil:

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,6 +25,8 @@ type Pools struct {
 	ctx    context.Context //nolint:containedctx // the life of everything that a caller's leaving must not end
 	cancel context.CancelCauseFunc
 	ready  chan struct{} // closed when the view was rebuilt
+	ending chan struct{} // closed when nobody may wait any more
+	end    func()        // closes it
 	scaled chan struct{} // holds a token when a decision should not wait for its time
 
 	// tasks are all goroutines. Under mu, so that none begins after Close.
@@ -49,6 +52,8 @@ func New(fleet Fleet, connect Connect, cfg Config) (*Pools, error) {
 	for _, t := range cfg.Templates {
 		p.pools[t.Name] = newPool(p, t.withDefaults())
 	}
+	p.ending = make(chan struct{})
+	p.end = sync.OnceFunc(func() { close(p.ending) })
 	p.names = slices.Sorted(maps.Keys(p.pools))
 	p.spawn(p.run)
 	p.spawn(p.scale)
@@ -67,13 +72,11 @@ func (p *Pools) spawn(f func(ctx context.Context)) bool {
 	return true
 }
 
-// Close refuses those who wait, ends all watching and waits for it. Leases and
-// containers stay as they are.
-func (p *Pools) Close() error {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.cancel(errClosed())
+// EndQueues refuses those who wait for a slot or for the view, now and from now
+// on, with slots.KindDraining. What needs no wait is done as before, until
+// Close.
+func (p *Pools) EndQueues() {
+	p.end()
 	for _, pool := range p.pools {
 		pool.mu.Lock()
 		for w := range pool.queue.all() {
@@ -81,6 +84,26 @@ func (p *Pools) Close() error {
 		}
 		pool.mu.Unlock()
 	}
+}
+
+// ended reports whether EndQueues was called.
+func (p *Pools) ended() bool {
+	select {
+	case <-p.ending:
+		return true
+	default:
+		return false
+	}
+}
+
+// Close refuses those who wait, ends all watching and waits for it. Leases and
+// containers stay as they are.
+func (p *Pools) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.cancel(errClosed())
+	p.EndQueues()
 	p.tasks.Wait()
 	return nil
 }
@@ -101,14 +124,19 @@ func (p *Pools) Ready(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return left(ctx, "wait for pools to be read")
-	case <-p.ctx.Done():
+	case <-p.ending:
 		return errClosed()
 	}
 }
 
-// left is the error of a caller that did not wait for the end.
+// left is the error of a caller that did not wait for the end: of the kind
+// that it was sent away with, if it was.
 func left(ctx context.Context, doing string) *slots.Error {
-	return slots.Errorf(slots.KindInterrupted, "%s: %w", doing, context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
+	cause := context.Cause(ctx)
+	if e, ok := errors.AsType[*slots.Error](cause); ok {
+		return e.WithExecuted(slots.ExecutedNever)
+	}
+	return slots.Errorf(slots.KindInterrupted, "%s: %w", doing, cause).WithExecuted(slots.ExecutedNever)
 }
 
 // pool finds the pool of a template.

@@ -1,0 +1,69 @@
+package pool_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"berth/orchestrator/pool"
+	"berth/slots"
+)
+
+func TestOnceTheQueuesAreEndedNobodyWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		f.add("a", "t", 1)
+		p := open(t, f, pool.Config{})
+		held := acquire(t, p, "x")
+		waits := ask(t.Context(), p, pool.Request{Trajectory: "w", Wait: time.Hour})
+		require.False(t, waits.done)
+		p.EndQueues()
+		p.EndQueues()
+		late := ask(t.Context(), p, pool.Request{Trajectory: "late", Wait: time.Hour})
+		for _, a := range []*asked{waits, late} {
+			require.True(t, a.done)
+			assert.Equal(t, slots.KindDraining, kind(a.err))
+			assert.True(t, slots.AsError(a.err).Retryable)
+		}
+		_, err := p.Release(t.Context(), held.Ref(), true)
+		require.NoError(t, err, "what needs no wait is done")
+		assert.Equal(t, 1, p.Stats()[0].Available)
+	})
+}
+
+func TestOnceTheQueuesAreEndedNobodyWaitsForTheView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		c := f.add("a", "t", 1)
+		c.takes = time.Hour
+		p, err := pool.New(f, f.connect, pool.Config{Templates: []pool.Template{fixed()}})
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, p.Close()) }()
+		waits := ask(t.Context(), p, pool.Request{Trajectory: "w"})
+		require.False(t, waits.done)
+		p.EndQueues()
+		synctest.Wait()
+		require.True(t, waits.done)
+		assert.Equal(t, slots.KindDraining, kind(waits.err))
+	})
+}
+
+func TestWhoIsSentAwayHearsWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		f.add("a", "t", 1)
+		p := open(t, f, pool.Config{})
+		acquire(t, p, "x")
+		ctx, cut := context.WithCancelCause(t.Context())
+		waits := ask(ctx, p, pool.Request{Trajectory: "w", Wait: time.Hour})
+		cut(slots.Errorf(slots.KindDraining, "it ends"))
+		synctest.Wait()
+		require.True(t, waits.done)
+		assert.Equal(t, slots.KindDraining, kind(waits.err))
+		assert.Equal(t, slots.ExecutedNever, slots.AsError(waits.err).Executed)
+	})
+}
