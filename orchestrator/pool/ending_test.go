@@ -9,9 +9,41 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"berth/orchestrator/backend"
 	"berth/orchestrator/pool"
 	"berth/slots"
 )
+
+// doomed is a fleet whose first container ends before its start returns.
+type doomed struct {
+	*fleet
+	first string
+}
+
+func (d *doomed) Start(ctx context.Context, spec backend.Spec) (backend.Container, error) {
+	c, err := d.fleet.Start(ctx, spec)
+	if err == nil && d.first == "" {
+		d.first = c.ID
+		time.Sleep(time.Second) // it is told that the container is up
+		d.kill(c.ID, "crashed")
+		time.Sleep(time.Second) // and that it is down
+	}
+	return c, err
+}
+
+func TestAContainerThatEndsBeforeItsStartReturnsStaysGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &doomed{fleet: newFleet()}
+		p, err := pool.New(d, d.connect, pool.Config{Templates: []pool.Template{scaled(1, 1)}})
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, p.Close()) }()
+		pass(30 * time.Second)
+		views := p.Containers()
+		require.Len(t, views, 1)
+		assert.NotEqual(t, d.first, views[0].Container.ID)
+		assert.Equal(t, pool.ContainerReady, views[0].State)
+	})
+}
 
 func TestOnceTheQueuesAreEndedNobodyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

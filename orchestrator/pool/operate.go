@@ -94,6 +94,7 @@ func (p *pool) stopLocked(c *container, reason string) {
 	c.stopping = p.owner.spawn(func(ctx context.Context) {
 		err := p.owner.fleet.Stop(ctx, c.id, p.owner.cfg.StopGrace)
 		if err == nil {
+			p.fallen(c.id)
 			p.drop(c, reason)
 			return
 		}

@@ -29,6 +29,7 @@ type pool struct {
 	waits      waits
 
 	starting   map[string]bool // containers that were asked for
+	starts     map[string]bool // starts under way by container; true: it has ended already
 	grew       time.Time
 	shrank     time.Time
 	startAfter time.Time // no start before, after one has failed
@@ -44,7 +45,7 @@ type ending struct {
 func newPool(owner *Pools, t Template) *pool {
 	return &pool{
 		owner: owner, template: t, containers: map[string]*container{}, asking: map[string]*waiter{},
-		holders: map[string][]*slot{}, ended: map[string]ending{}, starting: map[string]bool{},
+		holders: map[string][]*slot{}, ended: map[string]ending{}, starting: map[string]bool{}, starts: map[string]bool{},
 		granting: map[string]bool{},
 	}
 }
@@ -84,13 +85,23 @@ func (p *pool) connected(known backend.Container, remote Remote) (old Remote) {
 		known: known, remote: remote, slots: map[string]*slot{}, seen: now, empty: now,
 		doubts: map[string]time.Time{}, place: -1,
 	}
-	if !p.owner.register(c) {
+	if p.starts[known.ID] || !p.owner.register(c) {
 		return remote
 	}
 	delete(p.starting, known.ID)
 	p.containers[known.ID] = c
 	p.owner.spawn(c.watch)
 	return nil
+}
+
+// fallen notes that a container is no more, also one whose start has not
+// returned: the answer is not to bring it back.
+func (p *pool) fallen(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.starts[id]; ok {
+		p.starts[id] = true
+	}
 }
 
 // register makes the container known by its ID.

@@ -222,6 +222,9 @@ func (p *Pools) hear(event backend.Event) {
 	case backend.Up:
 		p.adopt(event.Container)
 	case backend.Down:
+		for _, pool := range p.pools {
+			pool.fallen(event.Container.ID)
+		}
 		if c := p.container(event.Container.ID); c != nil {
 			c.pool.drop(c, event.Reason)
 		}

@@ -103,9 +103,10 @@ func (p *pool) startLocked(n int, now time.Time) {
 	for range n {
 		id := p.template.Name + "-" + strings.ToLower(rand.Text()[:12])
 		p.grew = now
-		p.starting[id] = true
+		p.starting[id], p.starts[id] = true, false
 		if !p.owner.spawn(func(ctx context.Context) { p.start(ctx, id) }) {
 			delete(p.starting, id)
+			delete(p.starts, id)
 		}
 	}
 }
@@ -119,7 +120,11 @@ func (p *pool) start(ctx context.Context, id string) {
 		err = p.adopt(started)
 	}
 	p.mu.Lock()
+	if err == nil && p.starts[id] {
+		err = slots.Errorf(slots.KindContainerUnreachable, "it has ended already")
+	}
 	delete(p.starting, id)
+	delete(p.starts, id)
 	if err != nil {
 		p.startAfter = time.Now().Add(min(time.Minute, time.Second<<min(p.startFails, 6)))
 		p.startFails++
