@@ -157,7 +157,8 @@ func (p *Pending) timing(result *api.Result, now time.Time) Timing {
 		return Timing{Queue: p.ready.Sub(p.submitted), Dispatch: now.Sub(p.ready)}
 	}
 	t := Timing{Queue: p.ready.Sub(p.submitted), Dispatch: p.sent.Sub(p.ready), Transfer: now.Sub(p.sent)}
-	if result == nil {
+	// A replay tells of the run that it repeats, which was no part of this time.
+	if result == nil || result.Metadata.Replayed {
 		return t
 	}
 	m := result.Metadata

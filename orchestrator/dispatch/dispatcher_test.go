@@ -279,6 +279,18 @@ func TestTimingAddsUp(t *testing.T) {
 	})
 }
 
+func TestAReplayRanInNoTime(t *testing.T) {
+	c := &container{latency: 2 * time.Millisecond, garble: func(r *api.Result) bool {
+		r.Metadata.Replayed, r.Metadata.QueueMS, r.Metadata.SpawnMS = true, 1, 1
+		return true
+	}}
+	serve(t, c, dispatch.Config{}, func(t *testing.T, d *dispatch.Dispatcher) {
+		o := <-start(t.Context(), t, d, call("slot_0", "again", 10))
+		require.NotNil(t, o.Result.Metadata.Receipt)
+		assert.Equal(t, dispatch.Timing{Transfer: 14 * time.Millisecond}, o.Timing, "what it repeats was earlier")
+	})
+}
+
 func TestTimesThatAContainerMakesUpAreCutToTheTruth(t *testing.T) {
 	c := &container{}
 	serve(t, c, dispatch.Config{}, func(t *testing.T, d *dispatch.Dispatcher) {
