@@ -36,6 +36,9 @@ func TestExecutionsAreAskedForByTheirIDs(t *testing.T) {
 	require.Equal(t, 200, again.status, "%s", again.body)
 	assert.Equal(t, first["output"], again.object()["output"])
 	assert.Equal(t, name, again.object()["execution_id"])
+	told := again.metadata()["timing_ms"].(object)
+	assert.Positive(t, told["transfer"])
+	assert.Zero(t, told["run"], "it ran for an earlier request")
 	made := i.post(path(lease, "/execute"), bash("", "echo made")).object()["execution_id"].(string)
 	assert.Equal(t, "made", i.get(at(lease, made, "")).object()["output"])
 	var batch struct{ Results []object }
@@ -60,6 +63,7 @@ func TestExecutionsAreAskedForByTheirIDs(t *testing.T) {
 	assert.Contains(t, events, `"data":"ne"`)
 	assert.NotContains(t, events, `"stderr","offset"`)
 	assert.Contains(t, events, `"event":"result"`)
+	assert.Contains(t, events, `"timing_ms":{"queue":`)
 	assert.NotContains(t, events, "slot_0:", "in the caller's words")
 	resumed := string(i.get(at(lease, name, "/stream"), "Last-Event-ID: 3.1").body)
 	assert.Contains(t, resumed, "event: chunk\nid: 3.3\ndata: ")

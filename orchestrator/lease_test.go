@@ -141,6 +141,7 @@ func TestCallsByLease(t *testing.T) {
 		for _, text := range []string{`"execution_id":"streamed"`, `"data":"one\n"`, `"stream":"stderr"`, `"success":true`} {
 			assert.Contains(t, string(r.body), text)
 		}
+		assert.Equal(t, 1, strings.Count(string(r.body), `"timing_ms":{"queue":`), "%s", r.body)
 	}
 	refused := i.post(path(lease, "/execute"), object{"tool": "dance"}, "Accept: application/x-ndjson")
 	assert.Contains(t, string(refused.body), "Unknown tool: dance")
@@ -308,4 +309,42 @@ func TestSeveralTemplatesAreSeveralPools(t *testing.T) {
 	assert.Len(t, i.get("/v1/pools").object()["pools"], 2)
 	assert.Equal(t, "small", i.run("a", "echo $WHO"), "trajectories get the first")
 	assert.Len(t, fmt.Sprint(i.get("/status").object()["pool"].(object)["total_slots"]), 1)
+}
+
+func TestCallsOfALeaseKeepTheirOrderAlsoStreamed(t *testing.T) {
+	i := start(t, sandboxtest.DataDir(t), "--containers", "1")
+	lease, other := i.acquire(object{"trajectory": "a"}), i.acquire(object{"trajectory": "b"})
+	bash := func(id, command string) object {
+		return object{"tool": "bash", "args": object{"command": command}, "execution_id": id}
+	}
+	var group sync.WaitGroup
+	send := func(id, command string, headers ...string) {
+		group.Go(func() {
+			r, err := i.try(http.MethodPost, path(lease, "/execute"), bash(id, command), headers...)
+			assert.NoError(t, err)
+			assert.Equal(t, 200, r.status, "%s", r.body)
+		})
+	}
+	under := func(n int) { // the calls that have come
+		require.Eventually(t, func() bool {
+			var status struct {
+				QueueSize int `json:"queue_size"`
+			}
+			decode(t, i.get("/status").body, &status)
+			return status.QueueSize == n
+		}, patience, tick)
+	}
+	send("a", "until test -e go; do sleep 0.05; done; echo A >> log")
+	require.Eventually(t, func() bool { return i.get(path(lease, "/executions/a")).status == 200 }, patience, tick)
+	send("b", "echo B >> log")
+	under(1)
+	send("c", "echo C >> log", "Accept: text/event-stream")
+	under(2)
+	send("d", "echo D >> log")
+	under(3)
+	free := i.post(path(other, "/execute"), bash("free", "echo free"), "Accept: text/event-stream")
+	assert.Contains(t, string(free.body), `"data":"free\n"`, "it waits for no other lease")
+	require.Equal(t, 201, i.do(http.MethodPut, path(lease, "/files/go"), "").status)
+	group.Wait()
+	assert.Equal(t, "A\nB\nC\nD", i.post(path(lease, "/execute"), bash("", "cat log")).object()["output"])
 }

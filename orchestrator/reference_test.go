@@ -367,6 +367,7 @@ func TestBadRequestsAreTypedAndNeverAnInternalError(t *testing.T) {
 		if c.path == "/execute" {
 			assert.Equal(t, false, r.object()["success"])
 			assert.Contains(t, r.metadata(), "error_kind", "%s", r.body)
+			assert.Contains(t, r.metadata(), "timing_ms", "%s", r.body)
 		}
 	}
 	assert.Equal(t, 405, i.get("/execute").status)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"iter"
 	"strconv"
 	"time"
 
@@ -61,6 +62,24 @@ func (c *Carrier) do(ctx context.Context, lease pool.Lease, call dispatch.Call, 
 	noted := c.Note(lease, call.Tool)
 	noted.Acquire = acquire
 	answer, err := p.answered(l.dispatcher.Do(ctx, p.addressed(call)))
+	noted.Ended(answer, err)
+	return answer, err
+}
+
+// Stream is Do for a call whose caller looks on while it runs: when it is its
+// turn, look is called with the events of the execution, and the timing that
+// its result will have. It returns the result, or why it has none.
+func (c *Carrier) Stream(ctx context.Context, lease pool.Lease, call dispatch.Call, look func(events iter.Seq2[api.Event, error], timing func(api.Result) dispatch.Timing) (api.Result, error)) (dispatch.Answer, error) {
+	l, err := c.link(lease.Container)
+	if err != nil {
+		return dispatch.Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, err
+	}
+	p := &Pending{c: c, ref: lease.Ref(), name: call.ExecutionID}
+	noted := c.Note(lease, call.Tool)
+	call = p.addressed(call)
+	answer, err := p.answered(l.dispatcher.Stream(ctx, call, func(ctx context.Context, sent *dispatch.Pending) (api.Result, error) {
+		return look(l.now.Load().client.Stream(ctx, call.Call), func(r api.Result) dispatch.Timing { return sent.Timing(&r) })
+	}))
 	noted.Ended(answer, err)
 	return answer, err
 }

@@ -81,7 +81,7 @@ func (d *Dispatcher) carryOwn(ctx context.Context, b *batch) {
 	defer d.work.Done()
 	cut := b.cancel
 	stop := context.AfterFunc(ctx, func() { cut(errUnwanted) })
-	result, err := d.remote.Execute(b.ctx, b.calls[0].call.Call) //nolint:contextcheck // ends with ctx, see above
+	result, err := d.executeOwn(b)
 	answered := err == nil || result.Metadata.ErrorKind != ""
 	switch {
 	case answered:
@@ -99,6 +99,38 @@ func (d *Dispatcher) carryOwn(ctx context.Context, b *batch) {
 	stop()
 	close(b.done)
 	b.cancel(nil)
+}
+
+// executeOwn runs a batch's only call in the way of its submitter.
+func (d *Dispatcher) executeOwn(b *batch) (api.Result, error) {
+	p := b.calls[0]
+	if p.carry != nil {
+		return p.carry(b.ctx, p)
+	}
+	return d.remote.Execute(b.ctx, p.call.Call)
+}
+
+// carries reports whether the submitter of a call with a carrier has to carry
+// it now: it is its turn, and the caller has not gone. Without its caller such
+// a call never runs.
+func (d *Dispatcher) carries(ctx context.Context, p *Pending) bool {
+	d.mu.Lock()
+	if !p.settled && p.batch == nil {
+		d.giveUpLocked(ctx, p)
+	}
+	b, settled := p.batch, p.settled
+	d.mu.Unlock()
+	switch {
+	case settled:
+		return false
+	case ctx.Err() == nil:
+		return true
+	}
+	d.broken(b, gone(ctx, slots.ExecutedNever))
+	close(b.done)
+	b.cancel(nil)
+	d.work.Done()
+	return false
 }
 
 // answered gives a call the result that came for it.

@@ -44,7 +44,9 @@ type Pending struct {
 	done     chan struct{} // closed when answer and err are final
 
 	submitted time.Time
-	direct    bool // its submitter may carry it; then, has to
+	direct    bool          // its submitter may carry it; then, has to
+	carry     carrier       // how its submitter carries it; nil: as the others
+	turn      chan struct{} // of a call with carry: closed when that is its submitter's to do
 
 	// Guarded by the dispatcher's mutex until done is closed.
 	lane    *lane     // nil: has no place yet
@@ -56,6 +58,10 @@ type Pending struct {
 	answer  Answer
 	err     error
 }
+
+// carrier carries one call to its container and returns what came of it, as
+// Remote.Execute does.
+type carrier func(ctx context.Context, p *Pending) (api.Result, error)
 
 func (d *Dispatcher) newPending(call Call) (*Pending, error) {
 	// One call that cannot be encoded would spoil its whole batch.
@@ -71,6 +77,10 @@ func (d *Dispatcher) newPending(call Call) (*Pending, error) {
 		answer: Answer{Result: api.Result{ExecutionID: call.ExecutionID}},
 	}, nil
 }
+
+// Timing is the call's timing if it ended now with the result, for its carrier
+// to tell. nil: without one.
+func (p *Pending) Timing(result *api.Result) Timing { return p.timing(result, time.Now()) }
 
 // ExecutionID names the call's execution.
 func (p *Pending) ExecutionID() string { return p.call.ExecutionID }
@@ -104,10 +114,7 @@ func (d *Dispatcher) leave(ctx context.Context, p *Pending) (Answer, error) {
 	switch {
 	case p.settled:
 	case p.batch == nil:
-		now := time.Now()
-		d.takeOutLocked(p)
-		d.settleLocked(p, nil, gone(ctx, slots.ExecutedNever), now)
-		d.pumpLocked(now)
+		d.giveUpLocked(ctx, p)
 	default:
 		if !p.gone {
 			p.gone = true
@@ -116,6 +123,14 @@ func (d *Dispatcher) leave(ctx context.Context, p *Pending) (Answer, error) {
 		return Answer{Result: api.Result{ExecutionID: p.call.ExecutionID}, Timing: p.timing(nil, time.Now())}, gone(ctx, slots.ExecutedMaybe)
 	}
 	return p.answer, p.err
+}
+
+// giveUpLocked ends a call that was not sent and has lost its caller.
+func (d *Dispatcher) giveUpLocked(ctx context.Context, p *Pending) {
+	now := time.Now()
+	d.takeOutLocked(p)
+	d.settleLocked(p, nil, gone(ctx, slots.ExecutedNever), now)
+	d.pumpLocked(now)
 }
 
 // gone is the error for a caller whose context has ended.

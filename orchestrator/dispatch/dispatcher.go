@@ -89,11 +89,39 @@ func New(remote Remote, config Config) *Dispatcher {
 
 // Do runs one call and waits for what comes of it, see Submit and Wait.
 func (d *Dispatcher) Do(ctx context.Context, call Call) (Answer, error) {
-	p, err := d.submit(ctx, call, true)
+	p, err := d.newPending(call)
+	if err == nil {
+		p.direct = true
+		err = d.submit(ctx, p)
+	}
 	if err != nil {
 		return Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, err
 	}
 	if p.direct {
+		d.carryOwn(ctx, p.batch)
+	}
+	return p.Wait(ctx)
+}
+
+// Stream is Do for a call whose caller looks on while it runs. When it is the
+// call's turn, carry carries it, on this goroutine and with a ctx that ends
+// with ctx and with Abort; it answers for the call as Remote.Execute does. A
+// call whose ctx ends before it has its result is one whose caller has gone.
+func (d *Dispatcher) Stream(ctx context.Context, call Call, carry func(ctx context.Context, p *Pending) (api.Result, error)) (Answer, error) {
+	p, err := d.newPending(call)
+	if err == nil {
+		p.carry, p.turn = carry, make(chan struct{})
+		err = d.submit(ctx, p)
+	}
+	if err != nil {
+		return Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, err
+	}
+	select {
+	case <-p.turn:
+	case <-p.done: // by Abort
+	case <-ctx.Done():
+	}
+	if d.carries(ctx, p) {
 		d.carryOwn(ctx, p.batch)
 	}
 	return p.Wait(ctx)
@@ -107,26 +135,25 @@ func (d *Dispatcher) Do(ctx context.Context, call Call) (Answer, error) {
 //
 // Somebody has to Wait for the call, or it runs for nobody.
 func (d *Dispatcher) Submit(ctx context.Context, call Call) (*Pending, error) {
-	return d.submit(ctx, call, false)
+	p, err := d.newPending(call)
+	if err == nil {
+		err = d.submit(ctx, p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
-// submit is Submit for who may carry the call alone. Whether it has to is
-// p.direct.
-func (d *Dispatcher) submit(ctx context.Context, call Call, direct bool) (*Pending, error) {
+// submit has the call taken. Where its submitter may carry it alone, p.direct
+// then says whether it has to.
+func (d *Dispatcher) submit(ctx context.Context, p *Pending) error {
 	if ctx.Err() != nil {
-		return nil, gone(ctx, slots.ExecutedNever)
+		return gone(ctx, slots.ExecutedNever)
 	}
-	p, err := d.newPending(call)
-	if err != nil {
-		return nil, err
-	}
-	p.direct = direct
 	placed, err := d.take(p)
-	if err != nil {
-		return nil, err
-	}
-	if placed {
-		return p, nil
+	if placed || err != nil {
+		return err
 	}
 	select {
 	case <-p.admitted:
@@ -136,10 +163,10 @@ func (d *Dispatcher) submit(ctx context.Context, call Call, direct bool) (*Pendi
 		defer d.mu.Unlock()
 		if p.lane == nil && !p.settled {
 			d.takeOutLocked(p)
-			return nil, gone(ctx, slots.ExecutedNever)
+			return gone(ctx, slots.ExecutedNever)
 		}
 	}
-	return p, nil
+	return nil
 }
 
 // take gives the call a place, or puts it behind those that wait for one.

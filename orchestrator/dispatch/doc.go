@@ -17,6 +17,8 @@
 //     all of its calls in that batch are answered. So two requests never race
 //     with calls of one lease, whatever connection breaks. There are at most as
 //     many requests open as there are leases.
+//   - A streamed call has a place among those of its lease, as any other. It
+//     goes alone, carried by its caller when it is its turn.
 //   - A caller that goes away takes its call out when it was not sent. One
 //     that was sent goes on if it has started, unless Call.CancelStarted; when
 //     nobody waits for any call of its batch, the batch's connection is closed

@@ -102,8 +102,12 @@ func (d *Dispatcher) pumpLocked(now time.Time) {
 	}
 	for len(d.ready) > 0 {
 		b := d.formLocked(now)
-		if b.own = len(b.calls) == 1 && b.calls[0].direct; b.own {
-			d.work.Add(1) // of its submitter, who is in take now
+		p := b.calls[0]
+		if b.own = p.carry != nil || len(b.calls) == 1 && p.direct; b.own {
+			d.work.Add(1) // of its submitter, who is in take now, or waits for its turn
+			if p.carry != nil {
+				close(p.turn)
+			}
 			continue
 		}
 		d.work.Go(func() { d.carry(b) })
@@ -139,7 +143,7 @@ func (d *Dispatcher) formLocked(now time.Time) *batch {
 	d.ready = slices.DeleteFunc(d.ready, func(l *lane) bool {
 		n := 0
 		for _, p := range l.waiting {
-			if len(b.calls) > 0 && (len(b.calls) >= d.config.MaxBatch || bytes+p.size > d.config.MaxBytes) {
+			if len(b.calls) > 0 && (len(b.calls) >= d.config.MaxBatch || bytes+p.size > d.config.MaxBytes || p.carry != nil || b.calls[0].carry != nil) {
 				break
 			}
 			bytes += p.size

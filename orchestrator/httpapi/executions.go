@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"iter"
 	"math"
 	"net/http"
 	"net/url"
@@ -13,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"berth/orchestrator/calls"
+	"berth/orchestrator/dispatch"
 	"berth/orchestrator/pool"
 	"berth/sandboxd/api"
 	"berth/sandboxd/client"
@@ -29,9 +29,11 @@ type named struct {
 	to    *client.Client
 	name  string // as callers say
 	id    string // in the container
+	since time.Time
 }
 
 func (s *Server) execution(c echo.Context) (named, error) {
+	since := time.Now()
 	lease, err := s.locate(c)
 	if err != nil {
 		return named{}, err
@@ -41,7 +43,7 @@ func (s *Server) execution(c echo.Context) (named, error) {
 		return named{}, err
 	}
 	to, err := s.Calls.Client(lease)
-	return named{lease, to, name, calls.ExecutionID(lease.Ref(), name)}, err
+	return named{lease, to, name, calls.ExecutionID(lease.Ref(), name), since}, err
 }
 
 // error is err in the words of the caller, who does not know the container's
@@ -66,7 +68,18 @@ func (s *Server) answerExecution(c echo.Context, e named, result api.Result, sta
 		return s.answer(c, http.StatusOK, api.ExecutionState{ExecutionID: e.name, State: state})
 	}
 	result.ExecutionID = e.name
-	return s.answer(c, http.StatusOK, result)
+	text, err := timed(result, newTiming(calls.Answer{Answer: dispatch.Answer{Timing: e.timing(result)}}))
+	if err != nil {
+		return err
+	}
+	s.send(c, http.StatusOK, text)
+	return nil
+}
+
+// timing is that of the request, which ran nothing: the execution is another
+// request's.
+func (e named) timing(api.Result) dispatch.Timing {
+	return dispatch.Timing{Transfer: time.Since(e.since)}
 }
 
 // getExecution answers GET /v1/leases/{lease}/executions/{id}; with wait_s it
@@ -114,19 +127,6 @@ func queryWait(c echo.Context) (time.Duration, error) {
 	return seconds("wait_s", s)
 }
 
-// cancelWithin bounds how long a container may take for a cancel that nobody
-// waits for.
-const cancelWithin = 30 * time.Second
-
-// abandon ends an execution whose client is gone.
-func (s *Server) abandon(gone context.Context, to *client.Client, executionID string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(gone), cancelWithin)
-	defer cancel()
-	if _, _, err := to.Cancel(ctx, executionID); err != nil && slots.AsError(err).Kind != slots.KindNotFound {
-		s.logger.Warn("execution was not cancelled", "execution", executionID, "error", err)
-	}
-}
-
 // cancelExecution answers POST /v1/leases/{lease}/executions/{id}/cancel and
 // DELETE /v1/leases/{lease}/executions/{id}, as the container does: with the
 // result as soon as there is one. Of a call that has not been sent yet nothing
@@ -156,9 +156,11 @@ func (s *Server) streamExecution(c echo.Context) error {
 	if m == httpkit.Plain {
 		m = httpkit.EventStream
 	}
-	next, stop := iter.Pull2(e.to.Follow(c.Request().Context(), e.id, from))
-	defer stop()
-	_, err = s.passEvents(c, m, e.name, from, next)
+	f := following{name: e.name, mode: m, from: from, timing: e.timing}
+	_, err = s.passEvents(c, f, e.to.Follow(c.Request().Context(), e.id, from))
+	if c.Response().Committed {
+		return nil // the stream has told it
+	}
 	return e.error(err)
 }
 

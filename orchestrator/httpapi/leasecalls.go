@@ -2,14 +2,12 @@ package httpapi
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"iter"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
@@ -85,25 +83,21 @@ func (s *Server) executeLease(c echo.Context) error {
 	return nil
 }
 
-// streamLease passes on the events of an execution while they happen.
+// streamLease passes on the events of an execution while they happen. A client
+// that does not take them has gone.
 func (s *Server) streamLease(c echo.Context, lease pool.Lease, want poolapi.Call, m httpkit.Mode) error {
-	to, err := s.Calls.Client(lease)
-	if err != nil {
-		return err
-	}
-	which := lease.Ref()
-	call := newCall(want).Call
-	call.SlotID, call.Token, call.ExecutionID = which.SlotID, &which.Token, calls.ExecutionID(which, want.ExecutionID)
-	next, stop := iter.Pull2(to.Stream(c.Request().Context(), call))
-	defer stop()
-	defer func() {
-		if want.CancelStarted && c.Request().Context().Err() != nil {
-			s.abandon(c.Request().Context(), to, call.ExecutionID)
+	ctx, leave := context.WithCancelCause(c.Request().Context())
+	defer leave(nil)
+	_, err := s.Calls.Stream(ctx, lease, newCall(want), func(events iter.Seq2[api.Event, error], timing func(api.Result) dispatch.Timing) (api.Result, error) {
+		last, err := s.passEvents(c, following{name: want.ExecutionID, mode: m, timing: timing}, events)
+		if errors.Is(err, errNotTaken) {
+			leave(err)
 		}
-	}()
-	began, note := time.Now(), s.Calls.Note(lease, want.Tool)
-	last, err := s.passEvents(c, m, want.ExecutionID, client.Offsets{}, next)
-	note.Ended(dispatch.Answer{Result: last, Timing: dispatch.Timing{Run: time.Since(began)}}, cmp.Or(err, last.Err()))
+		return last, err
+	})
+	if c.Response().Committed {
+		return nil // the stream has told it
+	}
 	return err
 }
 
@@ -124,33 +118,57 @@ func name(c echo.Context, calls []poolapi.Call) error {
 	return err
 }
 
-// passEvents passes on the events of the execution that its lease calls name,
-// and returns its result. The first event decides whether there is a stream or
-// an error.
-func (s *Server) passEvents(c echo.Context, m httpkit.Mode, name string, from client.Offsets, next func() (api.Event, error, bool)) (last api.Result, err error) {
-	event, err, ok := next()
-	if err != nil {
-		return last, err
-	}
-	out := s.newSink(c, m)
-	out.at = from
-	for ; ok; event, err, ok = next() {
-		if err != nil {
-			refused := api.Refused(name, err)
-			event = api.Event{Name: api.EventResult, Result: &refused}
+// following is how the events of an execution are passed on.
+type following struct {
+	name   string // of the execution, as its lease calls it
+	mode   httpkit.Mode
+	from   client.Offsets
+	timing func(api.Result) dispatch.Timing // of the call that ends now with the result
+}
+
+// errNotTaken says that the client took no more events.
+var errNotTaken = errors.New("client takes no more events")
+
+// passEvents passes on the events of an execution and returns its result, or
+// why it has none. The first event decides whether there is a stream or an
+// error.
+func (s *Server) passEvents(c echo.Context, f following, events iter.Seq2[api.Event, error]) (api.Result, error) {
+	var out *sink
+	for event, failed := range events {
+		if out == nil {
+			if failed != nil {
+				return api.Result{}, failed
+			}
+			out = s.newSink(c, f.mode)
+			out.at = f.from
 		}
 		if event.Start != nil {
-			event.Start.ExecutionID = name
+			event.Start.ExecutionID = f.name
 		}
-		if event.Result != nil {
-			event.Result.ExecutionID = name
-			last = *event.Result
+		last := event.Result
+		if failed != nil {
+			refused := api.Refused(f.name, failed)
+			last = &refused
 		}
-		if out.event(event) != nil || err != nil {
-			break // the client is gone, or has all
+		if last == nil {
+			if out.event(event) != nil {
+				return api.Result{}, errNotTaken
+			}
+			continue
 		}
+		last.ExecutionID = f.name
+		text, err := timed(*last, newTiming(calls.Answer{Answer: dispatch.Answer{Timing: f.timing(*last)}}))
+		if err != nil {
+			return api.Result{}, err
+		}
+		// It has ended, whether the client takes that or not.
+		_ = out.write(api.EventResult, api.AppendEvent(nil, api.EventResult, text))
+		if failed != nil {
+			return api.Result{}, failed
+		}
+		return *last, nil
 	}
-	return last, nil
+	return api.Result{}, slots.Errorf(slots.KindInternal, "container left a call without answer")
 }
 
 // maxBatch is how many calls a batch may have.

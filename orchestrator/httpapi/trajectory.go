@@ -78,7 +78,7 @@ func (s *Server) call(c echo.Context) (api.Result, []byte, error) {
 
 // refused is the answer that tells why there was no call.
 func refused(result api.Result, uniqID *string) ([]byte, error) {
-	text, err := result.Encode()
+	text, err := timed(result, timing{})
 	if err != nil {
 		return nil, err
 	}
