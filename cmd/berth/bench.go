@@ -23,7 +23,9 @@ and prints them as tables. It starts what it measures.
 With --url: sends executions to a server that speaks the reference protocol,
 that of a container (slot_id) or that of a pool (trajectory_id), and prints what
 one execution took beside what fork and exec take here in the same run. Slots of
-a container are reset before and after; a pool's trajectories are released.`,
+a container are reset before and after; a pool's trajectories are released.
+So that this happens to no server by accident, BERTH_URL does not count here:
+the server has to be named by --url.`,
 		Args: behindDash,
 	}
 	flags := cmd.Flags()
@@ -39,6 +41,9 @@ a container are reset before and after; a pool's trajectories are released.`,
 	flags.StringVar(&load.Protocol, "protocol", "auto", "with --url: slots, trajectories or auto")
 	flags.DurationVar(&load.Timeout, "timeout", time.Minute, "with --url: how long one execution may take")
 	cmd.RunE = interruptible(func(ctx context.Context, cmd *cobra.Command, args []string) error {
+		if err := fits(cmd, a.url != "", args); err != nil {
+			return err
+		}
 		if a.url != "" {
 			return a.load(ctx, cmd, load)
 		}
@@ -55,6 +60,30 @@ a container are reset before and after; a pool's trajectories are released.`,
 		return bench.Run(ctx, config, a.out)
 	})
 	return cmd
+}
+
+// ofSuite are the flags that say nothing about a server under load, ofLoad
+// those that say nothing without one.
+var (
+	ofSuite = []string{"agent", "orchestrator", "runs", "executions", "starts", "only"}
+	ofLoad  = []string{"workers", "calls", "command", "protocol", "timeout", "token-file", "json"}
+)
+
+// fits refuses what the chosen one of the two measurements would not heed.
+func fits(cmd *cobra.Command, loaded bool, args []string) error {
+	other, mend := ofLoad, "is about a server under load: name the server by --url (BERTH_URL does not count here)"
+	if loaded {
+		other, mend = ofSuite, "is about what berth starts and measures by itself: leave out either it or --url"
+		if len(args) > 0 {
+			return usagef("%q behind -- %s", args[0], mend)
+		}
+	}
+	for _, name := range other {
+		if cmd.Flags().Changed(name) {
+			return usagef("--%s %s", name, mend)
+		}
+	}
+	return nil
 }
 
 // load measures the server under load.
