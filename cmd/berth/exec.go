@@ -46,6 +46,9 @@ command, then gives the slot back.`,
 	cmd.Flags().BoolVarP(&stdin, "stdin", "i", false, "read the standard input to its end and give it to the command")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Hour, "how long the command may run")
 	cmd.RunE = interruptible(func(ctx context.Context, _ *cobra.Command, args []string) error {
+		if timeout <= 0 {
+			return usagef("--timeout must be above 0")
+		}
 		call := map[string]any{"max_output": 1}
 		var err error
 		if call["command"], err = quoted(args); err != nil {

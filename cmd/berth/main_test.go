@@ -74,6 +74,9 @@ func TestWrongUsageEndsWithStatus2(t *testing.T) {
 		{"bench", "--runs", "0"},
 		{"bench", "--only", "("},
 		{"bench", "--unknown"},
+		{"exec", "--timeout", "0", "true"},
+		{"exec", "--timeout", "-1s", "true"},
+		{"shell", "--timeout", "0"},
 	} {
 		status, stdout, stderr := runMain(t.Context(), args...)
 		assert.Equal(t, 2, status, "%q", args)
@@ -98,4 +101,23 @@ func TestBenchPrintsItsTableAlsoWhenARowIsMissing(t *testing.T) {
 	assert.Contains(t, stdout, "| static binary, stripped |")
 	assert.Contains(t, stdout, "| not measured |")
 	assert.Contains(t, stderr, "the binary is not")
+}
+
+func TestBenchRefusesWhatItWouldNotHeed(t *testing.T) {
+	t.Setenv("BERTH_URL", "http://127.0.0.1:1") // it does not count
+	for _, flag := range [][]string{
+		{"--calls", "5"}, {"--workers", "2"}, {"--command", "id"}, {"--protocol", "slots"}, {"--timeout", "1s"}, {"--token-file", "x"}, {"--json"},
+	} {
+		status, stdout, stderr := runMain(t.Context(), append([]string{"bench", "--only", "nothing is called so"}, flag...)...)
+		assert.Equal(t, exitUsage, status, "%q: %s", flag, stderr)
+		assert.Contains(t, stderr, flag[0]+" is about a server under load: name the server by --url (BERTH_URL does not count here)")
+		assert.Empty(t, stdout)
+	}
+	for _, args := range [][]string{
+		{"--agent", "x"}, {"--orchestrator", "x"}, {"--runs", "5"}, {"--executions", "5"}, {"--starts", "5"}, {"--only", "reset"}, {"--", "--slots", "2"},
+	} {
+		status, _, stderr := runMain(t.Context(), append([]string{"bench", "--url", "http://127.0.0.1:1"}, args...)...)
+		assert.Equal(t, exitUsage, status, "%q: %s", args, stderr)
+		assert.Contains(t, stderr, "leave out either it or --url", "%q", args)
+	}
 }

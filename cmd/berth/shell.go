@@ -38,6 +38,9 @@ no terminal and no input: an editor has to stay at home.`,
 	b.flags(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Hour, "how long one command may run")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if timeout <= 0 {
+			return usagef("--timeout must be above 0")
+		}
 		return a.berthed(cmd.Context(), b, func(ctx context.Context, c *client.Client, lease poolapi.Lease) error {
 			s := &shell{app: a, client: c, lease: lease, timeout: timeout}
 			return s.run(ctx)
