@@ -170,6 +170,16 @@ func TestTheClientMovesFiles(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, int64(7), unpacked.Bytes)
 
+	odd, err := c.Execute(ctx, lease, poolapi.Call{Tool: "bash", Args: json.RawMessage(`{"command":"mkdir odd; mkfifo odd/pipe"}`)})
+	require.NoError(t, err)
+	require.True(t, odd.Success, odd.Error)
+	tree, err = files.GetTar(ctx, "odd", false)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, tree)
+	require.NoError(t, err)
+	require.NoError(t, tree.Close())
+	assert.Equal(t, 1, tree.Omitted(), "a short answer tells it as well")
+
 	read, err := c.ReadArtifact(ctx, lease, api.ReadRequest{Path: "copy/a b?.txt"})
 	require.NoError(t, err)
 	assert.Equal(t, "content", read.Content)

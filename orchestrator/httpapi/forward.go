@@ -117,7 +117,7 @@ func tokenText(l pool.Lease) string { return strconv.FormatUint(l.Slot.Token, 10
 // passed are the headers that travel from a container to its caller.
 var passed = []string{
 	echo.HeaderContentType, echo.HeaderContentLength, "Content-Range", "Accept-Ranges", "Etag", echo.HeaderLastModified,
-	echo.HeaderContentEncoding, "Content-Disposition", api.HeaderChecksum, api.HeaderMode, "Trailer",
+	echo.HeaderContentEncoding, "Content-Disposition", api.HeaderChecksum, api.HeaderMode,
 	"Berth-Offset", "Berth-Total",
 }
 
@@ -135,6 +135,11 @@ func (s *Server) pass(c echo.Context, answer *http.Response) error {
 	if answer.ContentLength >= 0 {
 		w.Header().Set(echo.HeaderContentLength, strconv.FormatInt(answer.ContentLength, 10))
 	}
+	// A short answer goes out with its length, and without trailers that were
+	// not announced.
+	for name := range answer.Trailer {
+		w.Header().Add("Trailer", name)
+	}
 	s.extend(c, 0)
 	w.WriteHeader(answer.StatusCode)
 	for {
@@ -148,7 +153,7 @@ func (s *Server) pass(c echo.Context, answer *http.Response) error {
 		s.extend(c, int(n))
 	}
 	for name, values := range answer.Trailer {
-		w.Header()[http.TrailerPrefix+name] = values
+		w.Header()[name] = values
 	}
 	return nil
 }
