@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,10 +11,13 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"berth/orchestrator/client"
+	"berth/sandboxd/api"
 	sandboxd "berth/sandboxd/client"
 	"berth/slots"
 	"berth/slots/workspace"
@@ -48,7 +52,7 @@ destination is left out.`,
 		}
 		ctx, done := c.Hold(ctx, lease)
 		defer done()
-		t := &transfer{files: c.Files(lease.ID), progress: a.newProgress()}
+		t := &transfer{client: c, lease: lease.ID, files: c.Files(lease.ID), progress: a.newProgress()}
 		if from.lease != "" {
 			err = t.download(ctx, from.path, to.path)
 		} else {
@@ -83,6 +87,8 @@ func parsePlace(text string) place {
 
 // transfer copies between this machine and one slot.
 type transfer struct {
+	client   *client.Client
+	lease    string
 	files    sandboxd.Files
 	progress *progress
 }
@@ -207,7 +213,30 @@ func (t *transfer) download(ctx context.Context, from, to string) error {
 	if kind := slots.AsError(err).Kind; kind != slots.KindBadRequest {
 		return err
 	}
+	found, err := t.list(ctx, from, api.ListRequest{MaxEntries: new(1)})
+	if err != nil {
+		return err
+	}
+	if len(found) == 1 && uncopied(found[0]) && found[0].Path == fromWorkspace(from) {
+		return fmt.Errorf("copy: %s is neither a file nor a directory", from)
+	}
 	return t.downloadTree(ctx, from, target)
+}
+
+// list lists a directory of the slot. Of what is none the list is the thing
+// itself.
+func (t *transfer) list(ctx context.Context, name string, want api.ListRequest) ([]api.Entry, error) {
+	want.Path = name
+	answer, err := t.client.ListArtifacts(ctx, t.lease, want)
+	return answer.Entries, err
+}
+
+// uncopied reports whether no archive holds what the entry is.
+func uncopied(e api.Entry) bool { return !slices.Contains([]string{"file", "dir", "link"}, e.Type) }
+
+// fromWorkspace is the path in the way in which lists name it.
+func fromWorkspace(name string) string {
+	return path.Clean(strings.TrimPrefix(path.Clean(name), "/workspace/"))
 }
 
 // save writes a file of the slot; what was there stays until it is whole.
@@ -262,7 +291,24 @@ func (t *transfer) downloadTree(ctx context.Context, from, target string) error 
 	}
 	if n := packed.Omitted(); n > 0 {
 		reply.Count += n
-		reply.Named = append(reply.Named, workspace.Omission{Path: from, Reason: "holds what no archive holds"})
+		reply.Named = append(reply.Named, t.leftThere(ctx, from)...)
 	}
 	return omitted(reply.Omissions)
+}
+
+// leftThere names what no archive of the tree holds, as far as a list of it
+// tells: what is merely not readable looks like a file there.
+func (t *transfer) leftThere(ctx context.Context, from string) []workspace.Omission {
+	found, err := t.list(ctx, from, api.ListRequest{Recursive: true})
+	var named []workspace.Omission
+	for _, e := range found {
+		if uncopied(e) {
+			named = append(named, workspace.Omission{Path: e.Path, Reason: e.Type})
+		}
+	}
+	if err != nil || len(named) == 0 {
+		place := cmp.Or(strings.Trim(from, "/"), "the workspace")
+		named = append(named, workspace.Omission{Path: place, Reason: "holds what no archive holds, or what is not to be read"})
+	}
+	return named
 }

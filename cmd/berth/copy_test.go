@@ -114,6 +114,28 @@ func TestCopySaysWhatIsMissingAndLeavesOutWhatIsNotSafe(t *testing.T) {
 	assert.Contains(t, got.stderr, "fifo")
 }
 
+func TestCopySaysWhatIsNeitherFileNorDirectory(t *testing.T) {
+	p := start(t, "1")
+	lease := p.hold("a", nil)
+	require.Zero(t, p.run("exec", "--lease", lease, "--", "sh", "-c",
+		"mkdir -p d/d only; mkfifo pipe d/d/d only/only; ln -s pipe link; ln -s d to; echo ok > d/good").status)
+	for _, name := range []string{"pipe", "/workspace/pipe", "./pipe", "link", "only/only"} {
+		got := p.run("cp", lease+":"+name, "x")
+		assert.Equal(t, 1, got.status, name)
+		assert.Equal(t, "berth: copy: "+name+" is neither a file nor a directory\n", got.stderr)
+		assert.NoDirExists(t, filepath.Join(p.dir, "x"), name)
+	}
+	for name, says := range map[string]string{
+		"only": "all but 1 entries: only/only (fifo)", "to": "all but 1 entries: to/d/d (fifo)", "": "all but 3 entries: d/d/d (fifo), only/only (fifo), pipe (fifo)",
+	} {
+		got := p.run("cp", lease+":"+name, "copy-"+name+"/")
+		assert.Equal(t, 1, got.status, name)
+		assert.Contains(t, got.stderr, says)
+	}
+	assert.FileExists(t, filepath.Join(p.dir, "copy-/d/good"))
+	assert.FileExists(t, filepath.Join(p.dir, "copy-to/to/good"))
+}
+
 func TestTheBarOfACopyFitsItsLine(t *testing.T) {
 	p := &progress{out: &bytes.Buffer{}, name: "a/very/long/name/of/a/file/that/goes/on", total: 4 << 20, moved: 1 << 20, begun: time.Now()}
 	line := p.line(60)
