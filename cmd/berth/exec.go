@@ -77,8 +77,23 @@ func (a *app) command(ctx context.Context, b berthing, timeout time.Duration, ar
 		if err != nil {
 			return err
 		}
+		if err := cancelledElsewhere(ctx, c, lease.ID, result); err != nil {
+			return err
+		}
 		return a.ended(result, timeout)
 	})
+}
+
+// cancelledElsewhere is why a command was cancelled that nobody interrupted
+// here: its lease is over, or somebody has cancelled it by its id.
+func cancelledElsewhere(ctx context.Context, c *client.Client, lease string, r api.Result) error {
+	if r.Metadata.Outcome != slots.OutcomeCancelled || ctx.Err() != nil {
+		return nil
+	}
+	if _, err := c.Renew(ctx, lease, 0); err != nil {
+		return err
+	}
+	return &failure{exitFailed, errors.New("the command was cancelled, and not from here")}
 }
 
 // quoted is the command line that bash takes for these words.

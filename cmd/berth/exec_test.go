@@ -152,6 +152,31 @@ func TestShellRunsTheLinesOfItsInput(t *testing.T) {
 	assert.Empty(t, p.leases())
 }
 
+func TestWhatIsCancelledElsewhereSaysSo(t *testing.T) {
+	p := start(t, "1")
+	for _, command := range []string{"shell", "exec"} {
+		lease := p.hold("a", nil)
+		args := []string{"shell", "--lease", lease}
+		if command == "exec" {
+			args = []string{"exec", "--lease", lease, "--", "sh", "-c", "echo begun; sleep 1000"}
+		}
+		cmd := p.command(args...)
+		cmd.Stdin = strings.NewReader("echo begun; sleep 1000\n")
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		require.NoError(t, cmd.Start())
+		_, err = io.ReadFull(out, make([]byte, 6))
+		require.NoError(t, err)
+		require.Zero(t, p.run("release", lease).status)
+		_, err = io.Copy(io.Discard, out)
+		require.NoError(t, err)
+		assert.Equal(t, exitFailed, p.wait(cmd), "%s: %s", command, &stderr)
+		assert.Contains(t, stderr.String(), "\"berth slots\" lists the leases that hold", command)
+	}
+}
+
 func TestShellOnATerminal(t *testing.T) {
 	p := start(t, "1")
 	cmd := p.command("shell")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -158,7 +159,7 @@ func (s *shell) do(ctx context.Context, command string) (over bool, err error) {
 		return false, err
 	}
 	s.status = 0
-	if err := s.app.ended(result, s.timeout); err != nil {
+	if err := cmp.Or(cancelledElsewhere(running, s.client, s.lease.ID, result), s.app.ended(result, s.timeout)); err != nil {
 		f, ok := errors.AsType[*failure](err)
 		if !ok {
 			return false, err
