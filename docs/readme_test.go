@@ -2,7 +2,9 @@ package docs_test
 
 import (
 	"context"
+	"encoding/json"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,6 +91,13 @@ func TestReadmeScriptsPrintWhatTheReadmeSays(t *testing.T) {
 	}
 	all := blocks(readme(t))
 	require.NotEmpty(t, all)
+	pages, err := filepath.Glob("*.md")
+	require.NoError(t, err)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		all = append(all, blocks(string(text))...)
+	}
 	for _, b := range all {
 		name, _, _ := strings.Cut(b.script, "\n")
 		t.Run(name, func(t *testing.T) {
@@ -106,24 +115,83 @@ func TestReadmeScriptsPrintWhatTheReadmeSays(t *testing.T) {
 	}
 }
 
-func TestReadmeFlagsExist(t *testing.T) {
+// program builds one of the programs.
+func program(t *testing.T, name string) string {
+	t.Helper()
 	if testing.Short() {
-		t.Skip("builds the agent")
+		t.Skip("builds the programs")
 	}
-	binary := filepath.Join(t.TempDir(), "sandboxd")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "berth/cmd/sandboxd").CombinedOutput()
+	binary := filepath.Join(t.TempDir(), name)
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "berth/cmd/"+name).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	help, err := exec.CommandContext(t.Context(), binary, "serve", "--help").CombinedOutput()
-	require.NoError(t, err, "%s", help)
-	_, section, found := strings.Cut(readme(t), "\n## Configuration\n")
-	require.True(t, found)
-	section, _, _ = strings.Cut(section, "\n## ")
-	section = regexp.MustCompile(`(?m)^[^|].*$`).ReplaceAllString(section, "") // its table is left
-	flags := regexp.MustCompile("`(--[a-z-]+)").FindAllStringSubmatch(section, -1)
-	require.NotEmpty(t, flags)
-	for _, flag := range flags {
-		assert.Regexp(t, `(^|\s)-?`+flag[1][1:]+`(\s|=|,|$)`, string(help))
+	return binary
+}
+
+// table is the README's table with this first column, its rows apart.
+func table(t *testing.T, column string) []string {
+	t.Helper()
+	_, rest, found := strings.Cut(readme(t), "\n| "+column+" |")
+	require.True(t, found, column)
+	rest, _, _ = strings.Cut(rest, "\n\n")
+	rows := strings.Split(rest, "\n")
+	require.Greater(t, len(rows), 3, column)
+	return rows[2:]
+}
+
+func TestReadmeFlagsExist(t *testing.T) {
+	for _, name := range []string{"sandboxd", "orchestrator"} {
+		help, err := exec.CommandContext(t.Context(), program(t, name), "serve", "--help").CombinedOutput()
+		require.NoError(t, err, "%s", help)
+		flags := regexp.MustCompile("`(--[a-z-]+)").FindAllStringSubmatch(strings.Join(table(t, "flag of `"+name+" serve`"), "\n"), -1)
+		require.NotEmpty(t, flags)
+		for _, flag := range flags {
+			assert.Regexp(t, `(^|\s)-?`+flag[1][1:]+`(\s|=|,|$)`, string(help), name)
+		}
 	}
+}
+
+func TestReadmeCallsOfAPoolExist(t *testing.T) {
+	address := freeAddress(t)
+	server := exec.CommandContext(t.Context(), program(t, "orchestrator"), "serve", "--listen", address, "--containers", "0",
+		"--sandboxd", program(t, "sandboxd"), "--data-dir", t.TempDir(), "--log-level", "warn")
+	var log strings.Builder // read when it has ended
+	server.Stdout, server.Stderr = &log, &log
+	require.NoError(t, server.Start())
+	t.Cleanup(func() {
+		_ = server.Process.Kill() // it has nothing
+		_ = server.Wait()
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	var described struct{ Paths map[string]map[string]any }
+	require.Eventually(t, func() bool {
+		answer, err := http.Get("http://" + address + "/openapi.json")
+		if err != nil {
+			return false
+		}
+		defer answer.Body.Close()
+		return json.NewDecoder(answer.Body).Decode(&described) == nil
+	}, time.Minute, 50*time.Millisecond)
+	calls := regexp.MustCompile("`(?:([A-Z]+) )?(/v1/|…/)([a-z0-9/{}]+)`")
+	found := 0
+	for _, row := range table(t, "call of a pool") {
+		base := ""
+		for _, m := range calls.FindAllStringSubmatch(row, -1) {
+			path := m[2] + m[3]
+			if m[2] == "…/" {
+				path = base + "/" + m[3]
+			} else if strings.Contains(path, "}") {
+				base = path[:strings.Index(path, "}")+1]
+			}
+			require.Contains(t, described.Paths, path, row)
+			if m[1] != "" {
+				assert.Contains(t, described.Paths[path], strings.ToLower(m[1]), path)
+			}
+			found++
+		}
+	}
+	assert.GreaterOrEqual(t, found, 10)
 }
 
 func TestReadmeFitsOnAFewScreens(t *testing.T) {
