@@ -223,7 +223,7 @@ func TestContainersArePutAsideAndReplaced(t *testing.T) {
 	assert.InDelta(t, 1, pools[0].(map[string]any)["acquired"], 0)
 	metrics := string(i.get("/metrics").body)
 	for _, name := range []string{
-		`berth_pool_slots{state="available",template="default"} 1`, `berth_pool_leased_slots{template="default"} 1`,
+		`berth_pool_slots{state="leased",template="default"} 1`, `berth_pool_leased_slots{template="default"} 1`,
 		`berth_pool_acquires_total{result="ok",template="default"} 2`, `berth_orchestrator_http_requests_total{class="2xx",method="POST",route="/v1/leases"} 2`,
 		`berth_pool_leases_ended_total{reason="slot_lost",template="default"} 1`,
 	} {

@@ -97,6 +97,11 @@ func TestTheReferenceClientsFindWhatTheyKnow(t *testing.T) {
 	status := i.get("/status").object()
 	assert.Equal(t, []string{"pool", "queue_size", "total_errors", "total_requests"}, keys(status))
 	assert.Equal(t, []string{"acquired_slots", "available_slots", "containers", "slots_by_state", "total_slots"}, keys(status["pool"].(object)))
+	require.Eventually(t, func() bool { // it may have been read while it ran a call
+		counted := i.get("/status").object()["pool"].(object)
+		by := counted["slots_by_state"].(object)
+		return by["leased"] == counted["acquired_slots"] && by["available"] == counted["available_slots"]
+	}, patience, tick, "a leased slot is not available")
 	assert.InDelta(t, 1, status["total_errors"], 0)
 	assert.InDelta(t, 5, status["total_requests"], 0)
 

@@ -28,6 +28,8 @@ func TestSlotsAndTopShowWhoHoldsWhat(t *testing.T) {
 	text := p.run("slots", "--json=false")
 	require.Zero(t, text.status, text.stderr)
 	assert.Contains(t, text.stdout, lease)
+	assert.Regexp(t, `(?m) leased +some`, text.stdout)
+	assert.Regexp(t, `(?m) available *$`, text.stdout)
 	assert.Contains(t, text.stdout, "run=7")
 	assert.Contains(t, text.stdout, "some?[31mbody", "a name must not steer the terminal")
 	assert.Equal(t, 3, strings.Count(text.stdout, "\n"))

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/orchestrator/poolapi"
+	"berth/slots"
 )
 
 func (a *app) slotsCommand() *cobra.Command {
@@ -66,6 +67,8 @@ func slotState(c poolapi.Container, s poolapi.Slot) string {
 	switch {
 	case s.Releasing:
 		state = "releasing"
+	case s.Lease != nil && s.State == slots.StateAvailable:
+		state = "leased"
 	case s.Reason != "":
 		state += " (" + plainText(s.Reason) + ")"
 	}

@@ -149,7 +149,7 @@ func (k *collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	for _, p := range k.pools.Stats() {
-		for _, state := range slots.States() { // one that no slot is in reads 0
+		for _, state := range append(slots.States(), pool.StateLeased) { // one that no slot is in reads 0
 			gauge(k.states, float64(p.ByState[state]), p.Template, string(state))
 		}
 		gauge(k.leased, float64(p.Acquired), p.Template)

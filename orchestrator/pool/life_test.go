@@ -70,6 +70,7 @@ func TestASlotThatCannotBeResetServesNobodyUntilItCan(t *testing.T) {
 		c := f.add("a", "t", 2)
 		p := open(t, f, pool.Config{ResetTries: 10})
 		l := acquire(t, p, "x")
+		assert.Equal(t, map[slots.State]int{slots.StateAvailable: 1, pool.StateLeased: 1}, stays(p, time.Second).ByState)
 		c.set(func() { c.dirty = true })
 		_, err := p.Release(t.Context(), l.Ref(), true)
 		assert.Equal(t, slots.KindResetFailed, kind(err))

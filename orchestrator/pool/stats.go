@@ -6,13 +6,25 @@ import (
 	"berth/slots"
 )
 
+// StateLeased is, where slots are counted, the state of those that wait for a
+// call of their lease or for its release. To their container they are available.
+const StateLeased slots.State = "leased"
+
+// shown is the state that the slot is counted in.
+func (s *slot) shown() slots.State {
+	if s.state == slots.StateAvailable && !s.free() {
+		return StateLeased
+	}
+	return s.state
+}
+
 // Stats is how one pool stands. It is a snapshot.
 type Stats struct {
 	Template   string
-	Slots      int // of all containers
-	Available  int // could be leased now
-	Acquired   int // have a lease, releases under way included
-	ByState    map[slots.State]int
+	Slots      int                 // of all containers
+	Available  int                 // could be leased now
+	Acquired   int                 // have a lease, releases under way included
+	ByState    map[slots.State]int // also by StateLeased
 	Containers map[ContainerState]int
 	Starting   int // containers that were asked for and do not answer yet
 	Queue      int // acquires that wait for a free slot
@@ -48,7 +60,7 @@ func (p *pool) stats() Stats {
 		s.Acquired += c.leased
 		s.Containers[c.state()]++
 		for _, slot := range c.slots {
-			s.ByState[slot.state]++
+			s.ByState[slot.shown()]++
 		}
 	}
 	if w := p.queue.first(); w != nil {

@@ -57,8 +57,8 @@ type Pool struct {
 	Slots      int                 `json:"slots"`
 	Available  int                 `json:"available"`
 	Acquired   int                 `json:"acquired"`
-	ByState    map[slots.State]int `json:"slots_by_state"`
-	Containers map[string]int      `json:"containers"` // by state
+	ByState    map[slots.State]int `json:"slots_by_state"` // "leased": available but for their lease
+	Containers map[string]int      `json:"containers"`     // by state
 	Starting   int                 `json:"starting"`
 	Queue      int                 `json:"queue"`
 	OldestS    float64             `json:"oldest_s"` // wait of the first in the queue
