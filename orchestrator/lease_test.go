@@ -92,6 +92,16 @@ func TestALeaseLivesFromAcquireToRelease(t *testing.T) {
 	assert.Len(t, list(""), 2)
 }
 
+func TestACallOfATrajectoryKeepsAShortLease(t *testing.T) {
+	i := start(t, sandboxtest.DataDir(t), "--containers", "1", "--slots", "1")
+	lease := i.acquire(object{"trajectory": "mix", "ttl_s": 6})
+	assert.Equal(t, "done", i.run("mix", "sleep 9; echo done"))
+	held := i.get(path(lease, ""))
+	require.Equal(t, 200, held.status, "%s", held.body)
+	assert.InDelta(t, 6, held.object()["ttl_s"], 0, "and no longer than its holder wanted")
+	require.Eventually(t, func() bool { return i.get(path(lease, "")).status == 404 }, patience, 100*time.Millisecond, "nobody uses it")
+}
+
 func TestCallsByLease(t *testing.T) {
 	i := start(t, sandboxtest.DataDir(t), "--containers", "1")
 	lease, other := i.acquire(object{"trajectory": "a"}), i.acquire(object{"trajectory": "b"})

@@ -53,7 +53,8 @@ func New(pools *pool.Pools, config Config) *Carrier {
 	}
 	return &Carrier{
 		pools: pools, config: config, log: config.Logger.Named("calls"), router: dispatch.NewRouter(config.Dispatch),
-		closed: make(chan struct{}), links: links{byID: map[string]*link{}}, uses: uses{byRef: map[pool.Ref]*use{}, doubts: map[string]time.Time{}},
+		closed: make(chan struct{}), links: links{byID: map[string]*link{}},
+		uses: uses{byRef: map[pool.Ref]*use{}, doubts: map[string]time.Time{}, hurry: make(chan struct{}, 1)},
 	}
 }
 

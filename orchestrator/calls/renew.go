@@ -14,14 +14,17 @@ import (
 type uses struct {
 	mu     sync.Mutex // guards what is below; no container is asked under it
 	byRef  map[pool.Ref]*use
+	pace   time.Duration        // between two looks at what is due
+	hurry  chan struct{}        // holds a token when a lease came that wants another pace
 	doubts map[string]time.Time // when trajectories heard that their lease is over
 }
 
 // use is one lease in use.
 type use struct {
-	running int       // calls under way
-	called  bool      // since it was renewed
-	renewed time.Time // granted or renewed last, or earlier
+	running int           // calls under way
+	called  bool          // since it was renewed
+	renewed time.Time     // granted or renewed last, or earlier
+	every   time.Duration // between two renewals
 }
 
 func (u *uses) doubt(trajectory string, ref pool.Ref) {
@@ -55,7 +58,7 @@ const (
 // use notes that the lease is in use until done is called.
 func (c *Carrier) use(ctx context.Context, lease pool.Lease) (done func(), err error) {
 	ref, ttl := lease.Ref(), lease.Slot.TTL
-	u := c.uses.begin(ref, lease.Slot.ExpiresAt.Add(-ttl))
+	u := c.uses.begin(ref, lease.Slot.ExpiresAt.Add(-ttl), min(c.every(), ttl/renewParts))
 	done = func() { c.uses.end(u) }
 	if c.uses.left(u, ttl) > ttl/shortParts {
 		return done, nil
@@ -77,13 +80,26 @@ func over(err error) bool {
 	}
 }
 
-func (u *uses) begin(ref pool.Ref, granted time.Time) *use {
+// every is how long a lease in use goes without being renewed, unless it is a
+// short one.
+func (c *Carrier) every() time.Duration { return min(c.config.Idle/renewParts, time.Minute) }
+
+func (u *uses) begin(ref pool.Ref, granted time.Time, every time.Duration) *use {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	one := u.byRef[ref]
 	if one == nil {
 		one = &use{renewed: granted}
 		u.byRef[ref] = one
+	}
+	if one.every != every {
+		one.every = every // its holder may have renewed it with another TTL
+		if every < u.pace {
+			select {
+			case u.hurry <- struct{}{}:
+			default:
+			}
+		}
 	}
 	one.running++
 	one.called = true
@@ -120,18 +136,20 @@ const atOnce = 32
 
 // Run renews the leases of trajectories that call, until ctx ends.
 func (c *Carrier) Run(ctx context.Context) {
-	every := min(c.config.Idle/renewParts, time.Minute)
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	next := time.NewTimer(c.uses.look(c.every()))
+	defer next.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-c.uses.hurry:
+			next.Reset(c.uses.look(c.every())) // shorter each time, so a look is never put off for long
+			continue
+		case <-next.C:
 		}
 		room := make(chan struct{}, atOnce)
 		var renewals sync.WaitGroup
-		for ref, one := range c.uses.due(time.Now(), every, c.config.Idle) {
+		for ref, one := range c.uses.due(time.Now(), c.config.Idle) {
 			room <- struct{}{}
 			renewals.Go(func() {
 				defer func() { <-room }()
@@ -142,11 +160,24 @@ func (c *Carrier) Run(ctx context.Context) {
 			})
 		}
 		renewals.Wait()
+		next.Reset(c.uses.look(c.every()))
 	}
 }
 
+// look is how long until the next look at what is due: at most every, and as
+// long as the most urgent lease allows.
+func (u *uses) look(every time.Duration) time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, one := range u.byRef {
+		every = min(every, one.every)
+	}
+	u.pace = max(every, time.Millisecond)
+	return u.pace
+}
+
 // due takes those that are to be renewed, and forgets those that are not used.
-func (u *uses) due(now time.Time, every, idle time.Duration) map[pool.Ref]*use {
+func (u *uses) due(now time.Time, idle time.Duration) map[pool.Ref]*use {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	maps.DeleteFunc(u.doubts, func(_ string, since time.Time) bool { return now.Sub(since) > idle })
@@ -155,7 +186,7 @@ func (u *uses) due(now time.Time, every, idle time.Duration) map[pool.Ref]*use {
 		switch {
 		case one.running == 0 && !one.called:
 			delete(u.byRef, ref)
-		case now.Sub(one.renewed) >= every:
+		case now.Sub(one.renewed) >= one.every:
 			one.called = false
 			due[ref] = one
 		}

@@ -15,10 +15,10 @@ func TestALeaseIsRenewedWhileItIsUsedAndThenForgotten(t *testing.T) {
 	ref, granted := pool.Ref{Container: "c", SlotID: "slot_0", Token: 1}, time.Now()
 	const every, idle = time.Second, 10 * time.Second
 	at := func(d time.Duration) time.Time { return granted.Add(d) }
-	due := func(d time.Duration) int { return len(u.due(at(d), every, idle)) }
+	due := func(d time.Duration) int { return len(u.due(at(d), idle)) }
 
-	one := u.begin(ref, granted)
-	assert.Same(t, one, u.begin(ref, granted.Add(-time.Hour)), "the second call knows no better")
+	one := u.begin(ref, granted, every)
+	assert.Same(t, one, u.begin(ref, granted.Add(-time.Hour), every), "the second call knows no better")
 	assert.Zero(t, due(every/2), "it was granted just now")
 	assert.Equal(t, 1, due(every))
 	one.renewed = at(every)
@@ -37,7 +37,7 @@ func TestALeaseIsRenewedWhileItIsUsedAndThenForgotten(t *testing.T) {
 func TestADoubtIsForgottenInTime(t *testing.T) {
 	u := uses{byRef: map[pool.Ref]*use{}, doubts: map[string]time.Time{}}
 	ref := pool.Ref{Container: "c", SlotID: "slot_0", Token: 1}
-	u.begin(ref, time.Now())
+	u.begin(ref, time.Now(), time.Second)
 	assert.False(t, u.doubted("a"))
 	u.doubt("a", ref)
 	assert.True(t, u.doubted("a"))
@@ -45,9 +45,9 @@ func TestADoubtIsForgottenInTime(t *testing.T) {
 	u.trust("a")
 	assert.False(t, u.doubted("a"))
 	u.doubt("a", ref)
-	u.due(time.Now().Add(time.Minute), time.Second, time.Hour)
+	u.due(time.Now().Add(time.Minute), time.Hour)
 	assert.True(t, u.doubted("a"))
-	u.due(time.Now().Add(2*time.Hour), time.Second, time.Hour)
+	u.due(time.Now().Add(2*time.Hour), time.Hour)
 	assert.False(t, u.doubted("a"), "who never comes back leaves nothing")
 }
 
@@ -63,4 +63,21 @@ func TestExecutionsOfTwoLeasesNeverShareAName(t *testing.T) {
 		}
 	}
 	assert.Empty(t, ExecutionID(ref("slot_1", 1), ""), "one is made up")
+}
+
+func TestAShortLeaseHastensTheLook(t *testing.T) {
+	u := uses{byRef: map[pool.Ref]*use{}, doubts: map[string]time.Time{}, hurry: make(chan struct{}, 1)}
+	const most = time.Minute
+	assert.Equal(t, most, u.look(most))
+	u.begin(pool.Ref{SlotID: "slot_0", Token: 1}, time.Now(), most)
+	assert.Empty(t, u.hurry, "it can wait")
+	short := u.begin(pool.Ref{SlotID: "slot_1", Token: 1}, time.Now(), time.Second)
+	assert.Len(t, u.hurry, 1)
+	assert.Equal(t, time.Second, u.look(most))
+	due := u.due(time.Now().Add(2*time.Second), time.Hour)
+	assert.Len(t, due, 1, "the other one has time")
+	u.end(short)
+	short.renewed, short.called = time.Now(), false
+	u.due(time.Now(), time.Hour)
+	assert.Equal(t, most, u.look(most), "it is not used any more")
 }
