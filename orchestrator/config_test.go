@@ -178,7 +178,7 @@ func TestHelpListsEverySetting(t *testing.T) {
 	var out bytes.Buffer
 	_, err := Parse([]string{"--help"}, nil, &out)
 	require.ErrorIs(t, err, ErrHelp)
-	for _, text := range []string{"--listen", "(default 127.0.0.1:9001)", "--trajectory-idle", "(default 30m0s)", "(default 64MiB)", "(default on)", "templates:", "Exit statuses:"} {
+	for _, text := range []string{"--listen", "(default 127.0.0.1:9001)", "--trajectory-idle", "(default 30m0s)", "(default 64MiB)", "(default on)", "templates:", "send all calls of a trajectory to\nthe same one", "Exit statuses:"} {
 		assert.Contains(t, out.String(), text)
 	}
 }

@@ -183,6 +183,10 @@ Variables win over the file, flags win over both. Where Nomad is stands in its
 own variables: NOMAD_ADDR, NOMAD_TOKEN, NOMAD_NAMESPACE, NOMAD_REGION,
 NOMAD_CACERT and so on.
 
+Several orchestrators may serve the same containers of Nomad. One learns within
+5 seconds of a slot that another has given: send all calls of a trajectory to
+the same one, at least until its first call is older than that.
+
 `)
 	flags.VisitAll(func(f *flag.Flag) {
 		fmt.Fprintf(out, "  --%-20s %s", f.Name, f.Usage)

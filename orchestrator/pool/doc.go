@@ -7,7 +7,13 @@
 // a view of that. It is rebuilt from the containers at the start and corrected
 // while it is used, so several orchestrators may work on the same containers:
 // every grant is decided by the container, and what one of them refuses is
-// tried at the next.
+// tried at the next. But an orchestrator learns of a lease that another one has
+// given when it reads the container the next time, Config.SyncEvery later at
+// most. Until then it would give the trajectory a second one, or release
+// nothing, so everything of one trajectory has to go to one orchestrator while
+// its lease is younger than that. Of two leases of a trajectory that were not
+// asked for as further ones the newest counts: where the answer to a grant was
+// lost, the trajectory was served by the grant after it.
 //
 //	Acquire ─► queue ─┐            ┌─► AcquireAny at the fullest container
 //	                  ├─► match ───┤

@@ -99,3 +99,28 @@ func TestWhoIsSentAwayHearsWhy(t *testing.T) {
 		assert.Equal(t, slots.ExecutedNever, slots.AsError(waits.err).Executed)
 	})
 }
+
+func TestAfterARestartTheGrantThatWasHeardCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		a := f.add("a", "t", 1)
+		f.add("b", "t", 2)
+		before := open(t, f, pool.Config{})
+		a.set(func() {
+			a.lag = map[string]time.Duration{"acquire": time.Second}
+			a.mute = func() bool { a.mute, a.cut = nil, true; return true }
+		})
+		heard, err := before.Acquire(t.Context(), pool.Request{Template: "t", Trajectory: "x", Wait: time.Minute})
+		require.NoError(t, err)
+		require.Equal(t, "b", heard.Container.ID, "the answer of a was lost")
+		require.NoError(t, before.Close())
+		a.set(func() { a.lag, a.cut = nil, false })
+		require.Equal(t, 1, a.leased(), "nobody could give it back")
+		after := open(t, f, pool.Config{})
+		assert.Equal(t, heard.Ref(), acquire(t, after, "x").Ref())
+		held, err := after.Lookup(t.Context(), "t", "x")
+		require.NoError(t, err)
+		require.Len(t, held, 2)
+		assert.Equal(t, heard.Ref(), held[0].Ref())
+	})
+}
