@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +30,7 @@ const (
 	restartTime  = 20 * time.Second // and for those that it starts again
 	discoverLook = time.Second      // between two looks for what others have started
 	endedKept    = 24 * time.Hour   // that the log of what was given up is kept
+	endedMost    = 8                // logs of those that are kept
 )
 
 // Backend runs containers as processes. It satisfies backend.Backend.
@@ -123,6 +126,9 @@ func (b *Backend) discover(first bool) (found []*container, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
+	if first {
+		b.trim()
+	}
 	for _, entry := range entries {
 		id := entry.Name()
 		if !entry.IsDir() || backend.CheckID(id) != nil || b.known(id) {
@@ -172,6 +178,33 @@ func (b *Backend) tidy(id string) {
 	}
 	if err != nil && !errors.Is(err, errLocked) {
 		b.complain(id, err)
+	}
+}
+
+// trim removes what is left of containers that were given up, but for the last
+// endedMost: where none can run, one after the other is started and given up.
+func (b *Backend) trim() {
+	entries, err := os.ReadDir(b.config.Dir)
+	if err != nil {
+		b.config.Logger.Warn("cannot look for containers", "error", err)
+		return
+	}
+	given := map[string]time.Time{} // up, and when
+	for _, entry := range entries {
+		dir := b.place(entry.Name())
+		if s, err := dir.load(); err != nil || s.Ended == "" {
+			continue
+		}
+		if st, err := os.Stat(dir.join("state")); err == nil {
+			given[entry.Name()] = st.ModTime()
+		}
+	}
+	ids := slices.SortedFunc(maps.Keys(given), func(x, y string) int { return given[y].Compare(given[x]) })
+	for _, id := range ids[min(endedMost, len(ids)):] {
+		err := b.place(id).removeUnused()
+		if err != nil && !errors.Is(err, errLocked) && !errors.Is(err, fs.ErrNotExist) {
+			b.complain(id, err)
+		}
 	}
 }
 

@@ -1,12 +1,14 @@
 package local_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -98,8 +100,23 @@ func TestAContainerThatKeepsCrashingIsGivenUp(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(c.Dir, "a", "token"))
 	assert.FileExists(t, filepath.Join(c.Dir, "a", "log"), "for whoever wants to know why")
 
+	// Of many that were given up, the last are kept.
+	state, err := os.ReadFile(filepath.Join(c.Dir, "a", "state"))
+	require.NoError(t, err)
+	for n := range 10 {
+		dir := filepath.Join(c.Dir, "old-"+strconv.Itoa(n))
+		require.NoError(t, os.Mkdir(dir, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "state"), bytes.ReplaceAll(state, []byte(`"a"`), []byte(`"old-`+strconv.Itoa(n)+`"`)), 0o600))
+		at := time.Now().Add(-time.Duration(n+1) * time.Minute)
+		require.NoError(t, os.Chtimes(filepath.Join(dir, "state"), at, at))
+	}
 	again := open(t, c)
 	assert.Empty(t, list(t, again))
+	left, err := filepath.Glob(filepath.Join(c.Dir, "*", "state"))
+	require.NoError(t, err)
+	assert.Len(t, left, 8)
+	assert.DirExists(t, filepath.Join(c.Dir, "old-6"))
+	assert.NoDirExists(t, filepath.Join(c.Dir, "old-7"), "the oldest go")
 	_, err = again.Start(soon(t), spec("a"))
 	assert.Equal(t, slots.KindConflict, slots.AsError(err).Kind)
 	require.ErrorContains(t, err, "disk is on fire")

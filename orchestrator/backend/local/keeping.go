@@ -377,6 +377,7 @@ func (k *keeping) giveUp(why string) {
 	if err != nil {
 		k.log.Error("cannot tidy up after a container", "error", err)
 	}
+	k.b.trim()
 	k.gone(why)
 }
 
