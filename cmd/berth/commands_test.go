@@ -20,6 +20,7 @@ import (
 	"berth/cmd/berth/rollout/rollouttest"
 	"berth/orchestrator/poolapi"
 	berthslots "berth/slots"
+	"berth/slots/sandbox/sandboxtest"
 )
 
 func TestSlotsAndTopShowWhoHoldsWhat(t *testing.T) {
@@ -261,6 +262,26 @@ func TestUpSaysWhyItDoesNotStart(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(b.home, ".config/berth/tokens/*"))
 	require.NoError(t, err)
 	assert.Empty(t, left, "no token is left of what did not start")
+}
+
+func TestUpHasItsDirectoryForItself(t *testing.T) {
+	dir := sandboxtest.DataDir(t)
+	p := start(t, "1", "--data-dir", dir)
+	second := p.run("up", "--listen", "127.0.0.1:0", "--containers", "1", "--slots", "1", "--data-dir", dir, "--isolation-require", "none", "--ready-within", "5s")
+	assert.Equal(t, exitConfig, second.status)
+	assert.Contains(t, second.stderr, dir+" is in use by another \"berth up\"")
+	assert.Zero(t, p.run("exec", "true").status, "the first one goes on")
+}
+
+func TestKilledUpTakesItsOrchestratorWithIt(t *testing.T) {
+	p := start(t, "1")
+	require.NoError(t, p.up.Process.Kill())
+	<-p.ended
+	address := strings.TrimPrefix(p.said["url"].(string), "http://")
+	require.Eventually(t, func() bool {
+		ln, err := net.Listen("tcp", address)
+		return err == nil && ln.Close() == nil
+	}, patience, 20*time.Millisecond, "the next one can have the address")
 }
 
 func TestUpWithoutATokenAsksNobody(t *testing.T) {

@@ -6,10 +6,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -95,6 +97,11 @@ func (a *app) up(ctx context.Context, cmd *cobra.Command, u upping) error {
 	if err != nil {
 		return err
 	}
+	held, err := holdDirectory(u.dataDir)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
 	a.url = "http://" + u.listen
 	args, forget, err := a.serverArgs(u, agent)
 	if err != nil {
@@ -103,13 +110,10 @@ func (a *app) up(ctx context.Context, cmd *cobra.Command, u upping) error {
 	defer forget()
 	child := exec.CommandContext(context.WithoutCancel(ctx), server, args...)
 	child.Stdout, child.Stderr = a.err, a.err
-	// Ctrl-C is for us alone: we tell it to drain.
-	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := child.Start(); err != nil {
+	ended, err := begin(child)
+	if err != nil {
 		return fmt.Errorf("start orchestrator: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- child.Wait() }() // waited for below
 	drain := func() error {
 		fmt.Fprintln(a.err, "berth: draining; running calls have their time to end")
 		_ = child.Process.Signal(syscall.SIGTERM) // it has ended then, which is told below
@@ -138,6 +142,46 @@ func (a *app) up(ctx context.Context, cmd *cobra.Command, u upping) error {
 		return &failure{exitFailed, fmt.Errorf("orchestrator did not drain in order: %w", err)}
 	}
 	return nil
+}
+
+// begin starts the child. ended gets its end, which the caller waits for.
+func begin(child *exec.Cmd) (ended <-chan error, err error) {
+	// Ctrl-C is for us alone: we tell it to drain, or our end does.
+	child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	started, end := make(chan error, 1), make(chan error, 1)
+	go func() {
+		// The signal comes when the thread ends that has started the child, so
+		// this one is kept until the child has ended.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := child.Start()
+		started <- err
+		if err == nil {
+			end <- child.Wait()
+		}
+	}()
+	return end, <-started
+}
+
+// holdDirectory makes us the only "berth up" on the directory until it is
+// closed or our process ends: two would share the containers in it.
+func holdDirectory(dir string) (io.Closer, error) {
+	if err := os.MkdirAll(dir, 0o711); err != nil { //nolint:gosec // slots pass through it
+		return nil, configf("make data directory: %w: name another one by --data-dir", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "up.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, configf("lock data directory: %w: name another one by --data-dir", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) //nolint:gosec // descriptors are small
+	if err == nil {
+		return f, nil
+	}
+	_ = f.Close() // it holds nothing
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, configf("data directory %s is in use by another \"berth up\": end that one, or name another directory by --data-dir", dir)
+	}
+	return nil, fmt.Errorf("lock data directory: %w", err)
 }
 
 // freeAddress checks that nobody serves at the address; port 0 becomes one
