@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -152,8 +153,6 @@ func (s *Server) pass(c echo.Context, answer *http.Response) error {
 		}
 		s.extend(c, int(n))
 	}
-	for name, values := range answer.Trailer {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), answer.Trailer)
 	return nil
 }
