@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -165,7 +164,7 @@ func begin(child *exec.Cmd) (ended <-chan error, err error) {
 
 // holdDirectory makes us the only "berth up" on the directory until it is
 // closed or our process ends: two would share the containers in it.
-func holdDirectory(dir string) (io.Closer, error) {
+func holdDirectory(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o711); err != nil { //nolint:gosec // slots pass through it
 		return nil, configf("make data directory: %w: name another one by --data-dir", err)
 	}
