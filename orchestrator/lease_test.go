@@ -331,8 +331,9 @@ func TestCallsOfALeaseKeepTheirOrderAlsoStreamed(t *testing.T) {
 	send := func(id, command string, headers ...string) {
 		group.Go(func() {
 			r, err := i.try(http.MethodPost, path(lease, "/execute"), bash(id, command), headers...)
-			assert.NoError(t, err)
-			assert.Equal(t, 200, r.status, "%s", r.body)
+			if assert.NoError(t, err) { // not for require: this is no test's goroutine
+				assert.Equal(t, 200, r.status, "%s", r.body)
+			}
 		})
 	}
 	under := func(n int) { // the calls that have come
