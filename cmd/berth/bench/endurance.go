@@ -18,6 +18,7 @@ const (
 	settleTimeout  = 10 * time.Second
 	settleInterval = 100 * time.Millisecond
 	settleLooks    = 5 // that must show the same
+	finalLooks     = 5 // a leak is in all of them, what is about to end is not
 )
 
 // rest is a container that does nothing, in numbers.
@@ -49,9 +50,14 @@ func measureEndurance(ctx context.Context, b *bench) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	after, err := b.atRest(ctx)
-	if err != nil {
-		return finding{}, err
+	var after rest
+	for range finalLooks {
+		if after, err = b.atRest(ctx); err != nil {
+			return finding{}, err
+		}
+		if after.zombies == 0 && leaked(before, after) == 0 && after.goroutines <= before.goroutines {
+			break
+		}
 	}
 	detail := fmt.Sprintf("%d executions, %.0f/s; %d processes", b.Executions, rate, len(after.descriptors)+after.hidden)
 	if after.hidden > 0 {
