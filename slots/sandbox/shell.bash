@@ -24,15 +24,16 @@ if [ -f "$__berth_state" ]; then
 fi
 trap __berth_save EXIT
 # A command that is ended is ended whole: what it has running is killed by the
-# holder, and bash skips the rest of its text, which no signal makes it do.
+# holder, and bash skips the rest of its text, which no signal makes it do. No
+# process may be needed for that: the holder would kill it too.
 __berth_busy=
 __berth_skip() {
   case $BASH_COMMAND in '__berth_status=$?'* | __berth_save) ;; *) return 2 ;; esac
   shopt -u extdebug
   trap - DEBUG
-  eval "$__berth_debug"
+  . "$__berth_state.debug"
 }
-trap '[ -z "$__berth_busy" ] || { __berth_debug=$(trap -p DEBUG); shopt -s extdebug; trap __berth_skip DEBUG; }' URG
+trap '[ -z "$__berth_busy" ] || { trap -p DEBUG >"$__berth_state.debug"; shopt -s extdebug; trap __berth_skip DEBUG; }' URG
 __berth_status=0
 __berth_return() { return "$__berth_status"; }
 while IFS= read -r -d '' -u 3 __berth_command && IFS= read -r -d '' -u 3 __berth_out && IFS= read -r -d '' -u 3 __berth_err; do
