@@ -3,14 +3,12 @@ package httpapi
 import (
 	"bytes"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"berth/sandboxd/api"
 	"berth/sandboxd/httpkit"
-	"berth/slots"
 )
 
 // patient is the request's body under the server's stall limit, which begin
@@ -55,17 +53,7 @@ func (s *Server) readStrict(c echo.Context, v any) error {
 	return api.DecodeStrict(b.Bytes(), v)
 }
 
-// param is the value of a path parameter. The router matches the path as it
-// was sent when that differs from its usual encoding, so the value is decoded
-// here in that case, and only once.
+// param is the value of a path parameter.
 func param(c echo.Context, name string) (string, error) {
-	value := c.Param(name)
-	if c.Request().URL.RawPath == "" {
-		return value, nil
-	}
-	value, err := url.PathUnescape(value)
-	if err != nil {
-		return "", slots.Errorf(slots.KindBadRequest, "path is wrongly encoded")
-	}
-	return value, nil
+	return httpkit.PathValue(c.Request(), c.Param(name))
 }

@@ -148,10 +148,11 @@ func (s *Server) streamExecution(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	from, err := resumeAt(c)
+	stdout, stderr, err := httpkit.ResumeAt(c.Request())
 	if err != nil {
 		return err
 	}
+	from := client.Offsets{Stdout: stdout, Stderr: stderr}
 	m := httpkit.Streamed(c.Request())
 	if m == httpkit.Plain {
 		m = httpkit.EventStream
@@ -162,36 +163,6 @@ func (s *Server) streamExecution(c echo.Context) error {
 		return nil // the stream has told it
 	}
 	return e.error(err)
-}
-
-// resumeAt reads where a stream goes on.
-func resumeAt(c echo.Context) (from client.Offsets, err error) {
-	if last := c.Request().Header.Get("Last-Event-ID"); last != "" {
-		stdout, stderr, _ := strings.Cut(last, ".")
-		if from.Stdout, err = offset("Last-Event-ID", stdout); err == nil {
-			from.Stderr, err = offset("Last-Event-ID", stderr)
-		}
-		if err != nil {
-			return from, slots.Errorf(slots.KindBadRequest, "Last-Event-ID must be two offsets with a dot between them")
-		}
-	}
-	for name, at := range map[string]*int64{"stdout_offset": &from.Stdout, "stderr_offset": &from.Stderr} {
-		if text := c.QueryParam(name); text != "" {
-			if *at, err = offset(name, text); err != nil {
-				return from, err
-			}
-		}
-	}
-	return from, nil
-}
-
-// offset reads a number of bytes.
-func offset(name, text string) (int64, error) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 {
-		return 0, slots.Errorf(slots.KindBadRequest, "%s must be an integer not below 0", name)
-	}
-	return n, nil
 }
 
 // outputExecution answers GET /v1/leases/{lease}/executions/{id}/output, as

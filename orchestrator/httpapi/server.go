@@ -61,10 +61,6 @@ func (c Config) withDefaults() Config {
 // maxHeader bounds a request's headers, in bytes.
 const maxHeader = 32 << 10
 
-// lastWords is how long answers have to go out when a stop takes longer than
-// Config.DrainTimeout.
-const lastWords = time.Second
-
 var errStopping = slots.Errorf(slots.KindDraining, "orchestrator is shutting down")
 
 // Server answers the requests of trainers and operators. It is an
@@ -121,44 +117,22 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.Serv
 // no more, refuses those that wait for a slot, gives the others that are under
 // way Config.DrainTimeout, tells the rest that it is over, and returns nil.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	requests, cut := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cut(nil)
 	server := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: s.config.HeaderTimeout,
 		IdleTimeout:       s.config.IdleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          s.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
-		BaseContext:       func(net.Listener) context.Context { return requests },
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(netutil.LimitListener(ln, s.config.MaxConns)) }() // waited for below
-	select {
-	case err := <-ended:
-		return fmt.Errorf("serve http: %w", err)
-	case <-ctx.Done():
-	}
-	s.stopping.Store(true)
-	s.end()
-	s.Pools.EndQueues() // a slot may take longer to come than the stop may
-	stopping := context.WithoutCancel(ctx)
-	if shutdown(stopping, server, s.config.DrainTimeout) != nil {
-		cut(errStopping)
-		if shutdown(stopping, server, lastWords) != nil {
-			_ = server.Close() // what is still open then ends with the process
-		}
-	}
-	s.forwarder.CloseIdleConnections()
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve http: %w", err)
-	}
-	return nil
-}
-
-func shutdown(ctx context.Context, server *http.Server, within time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	return server.Shutdown(ctx)
+	defer s.forwarder.CloseIdleConnections()
+	return httpkit.Serve(ctx, server, netutil.LimitListener(ln, s.config.MaxConns), httpkit.Stop{
+		Begin: func() {
+			s.stopping.Store(true)
+			s.end()
+			s.Pools.EndQueues() // a slot may take longer to come than the stop may
+		},
+		Within: s.config.DrainTimeout, Cause: errStopping,
+	})
 }
 
 // handler is what every route has around it: deadlines, the token, panics,

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"errors"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"berth/sandboxd/api"
 	"berth/sandboxd/execution"
+	"berth/sandboxd/httpkit"
 	"berth/slots"
 	"berth/slots/process"
 )
@@ -28,19 +28,9 @@ const (
 	headerTotal  = "Berth-Total"  // length of the stream so far, in bytes
 )
 
-// param is the value of a path parameter. The router matches the path as it
-// was sent when that differs from its usual encoding, so the value is decoded
-// here in that case, and only once.
+// param is the value of a path parameter.
 func param(c echo.Context, name string) (string, error) {
-	value := c.Param(name)
-	if c.Request().URL.RawPath == "" {
-		return value, nil
-	}
-	value, err := url.PathUnescape(value)
-	if err != nil {
-		return "", slots.Errorf(slots.KindBadRequest, "path is wrongly encoded")
-	}
-	return value, nil
+	return httpkit.PathValue(c.Request(), c.Param(name))
 }
 
 // find is the execution that the path names.
@@ -115,11 +105,11 @@ func (s *Server) output(c echo.Context) error {
 	default:
 		return slots.Errorf(slots.KindBadRequest, "stream must be stdout or stderr")
 	}
-	from, err := queryOffset(c, "offset", 0)
+	from, err := httpkit.QueryOffset(c.Request(), "offset", 0)
 	if err != nil {
 		return err
 	}
-	length, err := queryOffset(c, "length", outputBytes)
+	length, err := httpkit.QueryOffset(c.Request(), "length", outputBytes)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -109,10 +108,6 @@ func (c Config) withDefaults() Config {
 // maxHeader bounds a request's headers, in bytes.
 const maxHeader = 32 << 10
 
-// lastWords is how long streams have to send their final event when a stop
-// takes longer than Config.ShutdownTimeout.
-const lastWords = time.Second
-
 var errStopping = slots.Errorf(slots.KindInterrupted, "container is shutting down").WithExecuted(slots.ExecutedMaybe)
 
 // Server answers the requests of one container. It is an http.Handler.
@@ -159,43 +154,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.Serv
 // send their final event, and returns nil. Work is drained by the keeper;
 // a stop that drains it first meets no request under way.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	requests, cut := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cut(nil)
 	server := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: s.config.HeaderTimeout,
 		IdleTimeout:       s.config.IdleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          s.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Warn}),
-		BaseContext:       func(net.Listener) context.Context { return requests },
 		ConnContext:       withConn,
 		ConnState:         s.conns.watch,
 	}
 	server.RegisterOnShutdown(s.conns.closeWaiting)
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(&listener{ln, s.conns}) }()
-	select {
-	case err := <-ended:
-		return fmt.Errorf("serve http: %w", err)
-	case <-ctx.Done():
-	}
-	stopping := context.WithoutCancel(ctx)
-	if shutdown(stopping, server, s.config.ShutdownTimeout) != nil {
-		cut(errStopping)
-		if shutdown(stopping, server, lastWords) != nil {
-			_ = server.Close() // what is still open then ends with the process
-		}
-	}
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve http: %w", err)
-	}
-	return nil
-}
-
-func shutdown(ctx context.Context, server *http.Server, within time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	return server.Shutdown(ctx)
+	return httpkit.Serve(ctx, server, &listener{ln, s.conns}, httpkit.Stop{Within: s.config.ShutdownTimeout, Cause: errStopping})
 }
 
 // handler is what every route has around it: the token, the reserve, panics,

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -15,7 +13,6 @@ import (
 	"berth/sandboxd/api"
 	"berth/sandboxd/execution"
 	"berth/sandboxd/httpkit"
-	"berth/slots"
 	"berth/slots/process"
 )
 
@@ -232,7 +229,7 @@ func (s *Server) resume(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	from, err := resumeAt(c)
+	stdout, stderr, err := httpkit.ResumeAt(c.Request())
 	if err != nil {
 		return err
 	}
@@ -240,48 +237,7 @@ func (s *Server) resume(c echo.Context) error {
 	if m == httpkit.Plain {
 		m = httpkit.EventStream
 	}
-	return s.stream(c, e, m, from)
-}
-
-// resumeAt reads where a stream goes on: from the query, else from the id of
-// the last event that the client has had.
-func resumeAt(c echo.Context) (offsets, error) {
-	var o offsets
-	if last := c.Request().Header.Get("Last-Event-ID"); last != "" {
-		stdout, stderr, _ := strings.Cut(last, ".")
-		var ok1, ok2 bool
-		o.stdout, ok1 = offset(stdout)
-		o.stderr, ok2 = offset(stderr)
-		if !ok1 || !ok2 {
-			return o, slots.Errorf(slots.KindBadRequest, "Last-Event-ID must be two offsets with a dot between them")
-		}
-	}
-	for name, at := range map[string]*int64{"stdout_offset": &o.stdout, "stderr_offset": &o.stderr} {
-		n, err := queryOffset(c, name, *at)
-		if err != nil {
-			return o, err
-		}
-		*at = n
-	}
-	return o, nil
-}
-
-// queryOffset reads a number of bytes from the query.
-func queryOffset(c echo.Context, name string, byDefault int64) (int64, error) {
-	text := c.QueryParam(name)
-	if text == "" {
-		return byDefault, nil
-	}
-	n, ok := offset(text)
-	if !ok {
-		return 0, slots.Errorf(slots.KindBadRequest, "%s must be an integer not below 0", name)
-	}
-	return n, nil
-}
-
-func offset(text string) (int64, bool) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	return n, err == nil && n >= 0
+	return s.stream(c, e, m, offsets{stdout, stderr})
 }
 
 // copyOutput copies [from, to) of a capture to w.
