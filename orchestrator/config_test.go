@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"berth/sandboxd/api"
 )
 
 func parse(args []string, environ ...string) (Config, error) {
@@ -198,18 +200,18 @@ func TestADescribedConfigHoldsNoSecret(t *testing.T) {
 }
 
 func TestATokenOthersMayReadIsRefused(t *testing.T) {
-	token, err := readToken("")
+	token, err := api.ReadToken("")
 	require.NoError(t, err)
 	assert.Empty(t, token)
 	path := file(t, " token\n")
-	token, err = readToken(path)
+	token, err = api.ReadToken(path)
 	require.NoError(t, err)
 	assert.Equal(t, "token", token)
 	require.NoError(t, os.Chmod(path, 0o644)) //nolint:gosec // that is the point
-	_, err = readToken(path)
+	_, err = api.ReadToken(path)
 	require.ErrorContains(t, err, "chmod 600")
-	_, err = readToken(file(t, " \n"))
+	_, err = api.ReadToken(file(t, " \n"))
 	require.ErrorContains(t, err, "is empty")
-	_, err = readToken(path + "-")
+	_, err = api.ReadToken(path + "-")
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }

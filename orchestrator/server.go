@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 	"berth/orchestrator/httpapi"
 	"berth/orchestrator/pool"
 	"berth/orchestrator/recent"
+	"berth/sandboxd/api"
 	"berth/sandboxd/client"
 )
 
@@ -41,11 +41,11 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	token, err := readToken(c.TokenFile)
+	token, err := api.ReadToken(c.TokenFile)
 	if err != nil {
 		return nil, impossible(ctx, err)
 	}
-	operatorToken, err := readToken(c.OperatorTokenFile)
+	operatorToken, err := api.ReadToken(c.OperatorTokenFile)
 	if err != nil {
 		return nil, impossible(ctx, err)
 	}
@@ -191,27 +191,4 @@ func (s *Server) Close() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// readToken reads a token and refuses a file that others may read.
-func readToken(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	st, err := os.Stat(path)
-	if err != nil {
-		return "", fmt.Errorf("read token: %w", err)
-	}
-	if st.Mode().IsRegular() && st.Mode().Perm()&0o007 != 0 {
-		return "", fmt.Errorf("read token: %s may be read by others (mode %#o): chmod 600 it", path, st.Mode().Perm())
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("read token: %w", err)
-	}
-	token := strings.TrimSpace(string(text))
-	if token == "" {
-		return "", fmt.Errorf("read token: %s is empty", path)
-	}
-	return token, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"berth/sandboxd/api"
 	"berth/sandboxd/execution"
 	"berth/sandboxd/httpapi"
 	"berth/sandboxd/keeper"
@@ -51,7 +52,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 			err = errors.Join(err, a.close())
 		}
 	}()
-	token, err := readToken(c.TokenFile)
+	token, err := api.ReadToken(c.TokenFile)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +198,7 @@ func (a *Agent) Reload() error {
 	if a.config.TokenFile == "" {
 		return nil
 	}
-	token, err := readToken(a.config.TokenFile)
+	token, err := api.ReadToken(a.config.TokenFile)
 	if err != nil {
 		return err
 	}
@@ -259,29 +260,6 @@ func (a *Agent) close() error {
 		errs = append(errs, a.lock.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// readToken reads the token and refuses a file that others may read.
-func readToken(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	st, err := os.Stat(path)
-	if err != nil {
-		return "", fmt.Errorf("read token: %w", err)
-	}
-	if st.Mode().IsRegular() && st.Mode().Perm()&0o007 != 0 {
-		return "", fmt.Errorf("read token: %s may be read by others (mode %#o): chmod 600 it", path, st.Mode().Perm())
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return "", fmt.Errorf("read token: %w", err)
-	}
-	token := strings.TrimSpace(string(b))
-	if token == "" {
-		return "", fmt.Errorf("read token: %s is empty", path)
-	}
-	return token, nil
 }
 
 // closeToOthers takes from everybody else the directories that the scheduler
