@@ -25,6 +25,7 @@
 //	backend     what starts and stops containers: local, nomad
 //	batch       calls to one container sent as one request
 //	artifact    a file or tree read out of a workspace
+//	environment a tree of packages that programs of slots import from: built once, then read-only to all
 //	level       one word for how well slots are isolated; the minimum over the axes
 //	axis        one aspect of isolation (files, processes, network, ...) with ordered values
 package slots

@@ -13,6 +13,11 @@ import (
 // processes: their ends wake nobody.
 const orphanPause = 50 * time.Millisecond
 
+// reapBatch is how many are collected at a time. Processes that fork and end
+// for ever leave more behind than can be collected meanwhile: whatever else is
+// to be done, their end for one, must not wait until none is left.
+const reapBatch = 256
+
 // wait sleeps until a request comes, a child of ours ends, or it is time to
 // collect orphans. It reports false when it cannot.
 func (s *server) wait() bool {
@@ -20,6 +25,9 @@ func (s *server) wait() bool {
 	pause := time.Duration(-1)
 	if len(s.procs) > 0 || s.hasChildren() {
 		pause = orphanPause
+	}
+	if s.backlog {
+		pause = 0
 	}
 	for _, p := range s.procs {
 		p.event = len(s.events)
@@ -52,11 +60,12 @@ func (s *server) someEnded() bool {
 			return true
 		}
 	}
-	return time.Since(s.reaped) >= orphanPause
+	return s.backlog || time.Since(s.reaped) >= orphanPause
 }
 
-// reap collects every child that has ended, adopted ones included, and then
-// reports those that were asked for.
+// reap collects children that have ended, adopted ones included, and then
+// reports those that were asked for. It leaves a backlog when there are more
+// than a batch.
 func (s *server) reap() {
 	var ended []*process
 	defer func() {
@@ -64,8 +73,12 @@ func (s *server) reap() {
 			s.report(p)
 		}
 	}()
-	s.reaped = time.Now()
-	for {
+	s.reaped, s.backlog = time.Now(), false
+	for n := 0; ; {
+		if n == reapBatch {
+			s.backlog = true
+			return
+		}
 		var status unix.WaitStatus
 		var usage unix.Rusage
 		pid, err := unix.Wait4(-1, &status, unix.WNOHANG, &usage)
@@ -76,6 +89,7 @@ func (s *server) reap() {
 		if err != nil || pid == 0 {
 			return
 		}
+		n++
 		s.gone++
 		p := s.procs[pid]
 		if p == nil {

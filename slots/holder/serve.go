@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/slots/timerslack"
 	"berth/slots/workspace"
 )
 
@@ -47,6 +48,7 @@ type server struct {
 	kept      map[uint64]*process // spared by sweeps, by request id
 	gone      int                 // children reaped so far
 	reaped    time.Time           // when ended children were last collected
+	backlog   bool                // and there were more than a batch of them
 	childless bool                // the kernel said so, and nothing was spawned since
 	events    []unix.PollFd       // the socket, then each running child with its output
 	buf       [16 << 10]byte      // for output on its way into the holder
@@ -118,14 +120,18 @@ func becomeServer(c *blockingConn) error {
 		return &stageError{"pass plan", err}
 	}
 	// The runtime's watching thread begins with what this one has.
-	setTimerSlack(holderSlack)
+	timerslack.Set(restingSlack)
 	return &stageError{"become server", syscall.Exec(plan.Confine, []string{"sandboxd", "serve-slot", strconv.Itoa(text)}, []string{})}
 }
+
+// restingSlack is that of the runtime's watching thread: a slot's calls wait for
+// each other anyway.
+const restingSlack = 20 * time.Millisecond
 
 // ServeMain is the confined holder, whose plan is at that descriptor. It
 // returns the exit status.
 func ServeMain(plan string) int {
-	wake() // children begin with this thread's slack
+	timerslack.Wake() // children begin with this thread's slack
 	// Children are made, and killed, from one thread: Landlock counts what a
 	// thread may signal by the thread that made it.
 	runtime.LockOSThread()
@@ -136,7 +142,6 @@ func ServeMain(plan string) int {
 	// for file operations. The collector keeps the heap close to what is in use:
 	// holders are many.
 	runtime.GOMAXPROCS(2)
-	debug.SetGCPercent(25)
 	SealDescriptors()
 	c := newBlockingConn(socketFD)
 	surviveSignals()
@@ -145,6 +150,7 @@ func ServeMain(plan string) int {
 		c.say(kindFailed, 0, encode(asFailure(err)))
 		return 1
 	}
+	debug.SetGCPercent(25)
 	s.serve()
 	return 0
 }

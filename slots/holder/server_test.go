@@ -1,6 +1,7 @@
 package holder
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -57,6 +59,26 @@ func TestPathCacheFindsProgramsAsAShellWould(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist, "no PATH, no program")
 }
 
+// visited lists what a walk visits.
+func visited(t *testing.T, walk func(visit func(pid int)) error) []int {
+	t.Helper()
+	var all []int
+	require.NoError(t, walk(func(pid int) { all = append(all, pid) }))
+	return all
+}
+
+// below lists the descendants of a process.
+func below(t *testing.T, pid int, spare map[int]bool) []int {
+	t.Helper()
+	return visited(t, func(visit func(int)) error { return (&server{}).descend(pid, spare, visit) })
+}
+
+// started lists what a kept process has started since its mark.
+func started(t *testing.T, s *server, id uint64) []int {
+	t.Helper()
+	return visited(t, func(visit func(int)) error { return s.startedUnder(id, visit) })
+}
+
 // family starts a process with descendants: two children, one of which has a
 // child, all sleeping.
 func family(t *testing.T) (pid int, marker string) {
@@ -69,19 +91,13 @@ func family(t *testing.T) (pid int, marker string) {
 		unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
 		cmd.Wait()
 	})
-	s := &server{}
-	require.Eventually(t, func() bool {
-		all, err := s.descend(cmd.Process.Pid, nil)
-		return err == nil && len(all) == 3
-	}, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(below(t, cmd.Process.Pid, nil)) == 3 }, 30*time.Second, 5*time.Millisecond)
 	return cmd.Process.Pid, marker
 }
 
 func TestDescendListsEverythingBelowButTheSpared(t *testing.T) {
 	pid, _ := family(t)
-	s := &server{}
-	all, err := s.descend(pid, nil)
-	require.NoError(t, err)
+	all := below(t, pid, nil)
 	require.Len(t, all, 3)
 	assert.NotContains(t, all, pid)
 	direct, err := children(strconv.Itoa(pid))
@@ -90,25 +106,18 @@ func TestDescendListsEverythingBelowButTheSpared(t *testing.T) {
 	for _, name := range direct {
 		child, err := strconv.Atoi(name)
 		require.NoError(t, err)
-		below, err := s.descend(child, nil)
-		require.NoError(t, err)
-		rest, err := s.descend(pid, map[int]bool{child: true})
-		require.NoError(t, err)
-		assert.Len(t, rest, 3-1-len(below), "what is spared is so with all below it")
+		rest := below(t, pid, map[int]bool{child: true})
+		assert.Len(t, rest, 3-1-len(below(t, child, nil)), "what is spared is so with all below it")
 		assert.NotContains(t, rest, child)
 	}
-	mine, err := s.descend(os.Getpid(), nil)
-	require.NoError(t, err)
-	assert.Subset(t, mine, append(all, pid))
+	assert.Subset(t, below(t, os.Getpid(), nil), append(all, pid))
 }
 
 func TestAnEndedProcessHasNothingBelowIt(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "true")
 	require.NoError(t, cmd.Run())
 	s := &server{}
-	all, err := s.descend(cmd.Process.Pid, nil)
-	require.NoError(t, err, "an error would have everything killed")
-	assert.Empty(t, all)
+	assert.Empty(t, below(t, cmd.Process.Pid, nil), "and no error, which would have everything killed")
 	assert.Zero(t, s.startTime(cmd.Process.Pid))
 	assert.Zero(t, s.startTime(1<<30))
 }
@@ -132,32 +141,50 @@ func TestStartTimeTellsProcessesApart(t *testing.T) {
 func TestASweepUnderAProcessSparesWhatWasThereAndItsChildren(t *testing.T) {
 	pid, _ := family(t)
 	s := &server{kept: map[uint64]*process{1: {id: 1, pid: pid}}}
-	started, err := s.startedUnder(1)
-	require.NoError(t, err)
-	assert.Len(t, started, 3, "without a mark all of it is new")
+	assert.Len(t, started(t, s, 1), 3, "without a mark all of it is new")
 	s.markUnder(1)
-	started, err = s.startedUnder(1)
-	require.NoError(t, err)
-	assert.Empty(t, started)
+	assert.Empty(t, started(t, s, 1))
 	for child := range s.kept[1].mark { // another process has the number now
 		s.kept[1].mark[child]++
 	}
-	started, err = s.startedUnder(1)
-	require.NoError(t, err)
-	assert.Len(t, started, 3)
-	started, err = s.startedUnder(2)
-	require.NoError(t, err)
-	assert.Empty(t, started)
+	assert.Len(t, started(t, s, 1), 3)
+	assert.Empty(t, started(t, s, 2))
 	s.markUnder(2)
+}
+
+// Who forks and ends for ever may leave more behind than is collected
+// meanwhile.
+func TestNothingWaitsUntilEveryOrphanIsCollected(t *testing.T) {
+	const ended = 2*reapBatch + 10
+	for range ended {
+		_, err := syscall.ForkExec("/bin/true", []string{"true"}, nil)
+		require.NoError(t, err)
+	}
+	zombies := func() (n int) {
+		for _, pid := range below(t, os.Getpid(), nil) {
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			if bytes.Contains(text, []byte("(true) Z ")) {
+				n++
+			}
+		}
+		return n
+	}
+	require.Eventually(t, func() bool { return zombies() == ended }, 30*time.Second, 20*time.Millisecond)
+	s := &server{}
+	for n, want := range []int{reapBatch, 2 * reapBatch, ended} {
+		assert.Equal(t, n > 0, s.someEnded() && s.backlog)
+		s.reap()
+		assert.Equal(t, want, s.gone)
+	}
+	assert.False(t, s.backlog)
+	assert.False(t, s.someEnded(), "the next are due later")
 }
 
 func TestWhoDoesNotOwnEveryoneNeverKillsEveryone(t *testing.T) {
 	pid, _ := family(t)
 	shared := &server{procs: map[int]*process{pid: {id: 1, pid: pid}, 999999: {id: 2, pid: 999999}}, kept: map[uint64]*process{2: {id: 2, pid: 999999}}}
 	assert.Equal(t, []int{pid}, shared.known(), "-1 would be the agent too")
-	targets, err := shared.unkept()
-	require.NoError(t, err)
-	assert.NotContains(t, targets, -1)
+	assert.NotContains(t, visited(t, shared.unkept), -1)
 	bare := &server{plan: Plan{IDs: IDs{Bare: true}}}
 	assert.False(t, bare.ownsEveryone())
 	for _, p := range []Plan{{Namespaces: Namespaces{PID: true}}, {IDs: IDs{Switch: true, UID: 7}}} {

@@ -14,8 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startDeadline bounds how long a spawner or a holder may take to set up.
-const startDeadline = 10 * time.Second
+// startDeadline bounds how long a spawner or a holder may take to set up. On a
+// machine that is overloaded that takes seconds, and a slot whose holder is
+// given up is quarantined.
+const startDeadline = 30 * time.Second
 
 // ErrGone is the end of a spawner or holder that nobody asked for.
 var ErrGone = errors.New("process ended")

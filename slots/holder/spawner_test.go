@@ -162,6 +162,26 @@ func TestSweepsSpareWhatIsKept(t *testing.T) {
 	assert.NoError(t, err)
 }
 
+// Twenty lineages of processes, in which each forks and ends.
+func TestASweepCatchesWhoForksAndEnds(t *testing.T) {
+	h := spawn(t, startSpawner(t), plain(t))
+	worm := filepath.Join(t.TempDir(), "worm")
+	require.NoError(t, os.WriteFile(worm, []byte("#!/bin/sh\ntrap '' HUP TERM\n\"$0\" &\n"), 0o755))
+	for range 3 {
+		p, _ := start(t, h, holder.Request{Argv: []string{"sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do " + worm + "; done"}})
+		exit, err := p.Wait(t.Context())
+		require.NoError(t, err)
+		require.False(t, exit.Alone)
+		killed, left, err := h.Sweep(t.Context())
+		require.NoError(t, err)
+		assert.Zero(t, left)
+		assert.Positive(t, killed)
+		again, _, err := h.Sweep(t.Context())
+		require.NoError(t, err)
+		assert.Zero(t, again, "none was missed")
+	}
+}
+
 func TestAKilledHolderEndsItsCallsAndItsProcesses(t *testing.T) {
 	s := startSpawner(t)
 	h := spawn(t, s, plain(t))

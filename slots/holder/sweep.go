@@ -36,30 +36,35 @@ func (s *server) answerSweep(f frame) {
 		if p := s.kept[request.Under]; p != nil {
 			unix.Kill(p.pid, unix.SIGURG)
 		}
-		r = s.sweep(func() ([]int, error) { return s.startedUnder(request.Under) })
+		r = s.sweep(func(visit func(int)) error { return s.startedUnder(request.Under, visit) })
 	} else {
 		r = s.sweep(s.unkept)
 	}
 	s.conn.say(kindSwept, f.id, encode(r))
 }
 
-// sweep kills what targets names until it names nothing, or the deadline
-// passes. New forks of the dying are met by the next round.
-func (s *server) sweep(targets func() ([]int, error)) sweepReport {
+// sweep kills what targets visits until it visits nothing, or the deadline
+// passes. Each is killed when it is met, not when all are known: who forks and
+// ends, again and again, is somebody else by then. New forks of the dying are
+// met by the next round.
+func (s *server) sweep(targets func(visit func(pid int)) error) sweepReport {
 	deadline := time.Now().Add(sweepDeadline)
 	before := s.gone
-	var left []int
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, sweepPause) {
 		s.reap()
-		var err error
-		if left, err = targets(); err != nil {
-			left = s.known()
-		}
-		if len(left) == 0 || time.Now().After(deadline) {
-			return sweepReport{Killed: s.gone - before, Left: len(left)}
-		}
-		for _, pid := range left {
+		left := 0
+		kill := func(pid int) {
+			left++
 			unix.Kill(pid, unix.SIGKILL)
+		}
+		if targets(kill) != nil {
+			left = 0
+			for _, pid := range s.known() {
+				kill(pid)
+			}
+		}
+		if left == 0 || time.Now().After(deadline) {
+			return sweepReport{Killed: s.gone - before, Left: left}
 		}
 		// Not a timer: this thread has nothing else to do, and waking it by
 		// another costs more than the wait.
@@ -92,33 +97,34 @@ func (s *server) sweepAll() {
 	s.sweep(s.unkept)
 }
 
-// unkept lists what an ordinary sweep kills. When nothing is kept and this
+// unkept visits what an ordinary sweep kills. When nothing is kept and this
 // process can name "everyone but me", that is -1: one call that no fork can
 // slip through.
-func (s *server) unkept() ([]int, error) {
+func (s *server) unkept(visit func(pid int)) error {
 	if !s.hasChildren() {
-		return nil, nil
+		return nil
 	}
 	spare := make(map[int]bool, len(s.kept))
 	for _, p := range s.kept {
 		spare[p.pid] = true
 	}
 	if len(spare) == 0 && s.ownsEveryone() {
-		return []int{-1}, nil
+		visit(-1)
+		return nil
 	}
-	return s.descend(os.Getpid(), spare)
+	return s.descend(os.Getpid(), spare, visit)
 }
 
 // ownsEveryone reports whether kill(-1) reaches the slot's processes and
 // nobody else's.
 func (s *server) ownsEveryone() bool { return s.plan.Namespaces.PID || s.plan.IDs.Switch }
 
-// startedUnder lists the descendants of a kept process that were not there at
+// startedUnder visits the descendants of a kept process that were not there at
 // its last mark, nor come from one that was.
-func (s *server) startedUnder(id uint64) ([]int, error) {
+func (s *server) startedUnder(id uint64, visit func(pid int)) error {
 	p := s.kept[id]
 	if p == nil {
-		return nil, nil
+		return nil
 	}
 	// What was there already stays, with what it starts: a server from an
 	// earlier command goes on forking for its clients.
@@ -128,7 +134,7 @@ func (s *server) startedUnder(id uint64) ([]int, error) {
 			spare[pid] = true
 		}
 	}
-	return s.descend(p.pid, spare)
+	return s.descend(p.pid, spare, visit)
 }
 
 // markUnder remembers what a kept process has running now.
@@ -137,20 +143,17 @@ func (s *server) markUnder(id uint64) {
 	if p == nil {
 		return
 	}
-	all, err := s.descend(p.pid, nil)
-	if err != nil {
-		return
-	}
-	p.mark = make(map[int]uint64, len(all))
-	for _, pid := range all {
-		p.mark[pid] = s.startTime(pid)
+	mark := map[int]uint64{}
+	if s.descend(p.pid, nil, func(pid int) { mark[pid] = s.startTime(pid) }) == nil {
+		p.mark = mark
 	}
 }
 
 // alone reports whether nothing but kept processes is left.
 func (s *server) alone() bool {
-	targets, err := s.unkept()
-	return err == nil && len(targets) == 0
+	others := 0
+	err := s.unkept(func(int) { others++ })
+	return err == nil && others == 0
 }
 
 // hasChildren asks the kernel, unless it has said that there are none and no
@@ -170,34 +173,34 @@ func hasChildren() bool {
 	}
 }
 
-// descend lists all processes below pid, leaving out spared ones with what is
-// below them. It walks in the numbering of /proc and answers in our own.
-func (s *server) descend(pid int, spare map[int]bool) ([]int, error) {
+// descend visits all processes below pid, leaving out spared ones with what is
+// below them. It walks in the numbering of /proc and visits in our own; who
+// has children is visited before them.
+func (s *server) descend(pid int, spare map[int]bool, visit func(pid int)) error {
 	top, err := s.procName(pid)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil // it has ended, and left what it had to this process
+		return nil // it has ended, and left what it had to this process
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var all []int
 	pending := []string{top}
 	for len(pending) > 0 {
 		next := pending[len(pending)-1]
 		pending = pending[:len(pending)-1]
 		found, err := children(next)
 		if err != nil && next == "self" {
-			return nil, err // any other may have ended
+			return err // any other may have ended
 		}
 		for _, child := range found {
 			own := s.ownPID(child)
 			if own > 1 && !spare[own] {
-				all = append(all, own)
+				visit(own)
 				pending = append(pending, child)
 			}
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // procName is the name below /proc of a process that we number pid.

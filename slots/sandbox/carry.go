@@ -186,7 +186,7 @@ func (h *Host) open(ctx context.Context, slot string, generation uint64, files b
 	if files {
 		from = kept
 	}
-	i, err := h.makeInstance(ctx, h.how, from)
+	i, err := h.makeInstance(ctx, h.how, origin{from: from})
 	if lost, typed := errors.AsType[*slots.Error](err); typed && lost.Kind == slots.KindSlotLost {
 		return nil, lost
 	}

@@ -143,7 +143,10 @@ func (h *Host) targets(victim *instance) (t probe.Targets, done func(), err erro
 	return t, func() { _, _ = listener.Close(), os.Remove(t.AgentFile) }, nil
 }
 
-const attackDeadline = 5 * time.Second
+// attackDeadline is for a machine that is slow or busy: what the list itself
+// waits for is bounded by a second each, and a list that is cut short counts as
+// a level that the machine does not give.
+const attackDeadline = 30 * time.Second
 
 // attack runs the list inside the instance.
 func (i *instance) attack(ctx context.Context, t probe.Targets) ([]probe.Result, error) {

@@ -42,6 +42,10 @@ type Config struct {
 	Hide     []string // absolute paths that slots must not see, besides DataDir
 	CPUs     float64  // of the container, for parallelism hints; default measured
 
+	// JobIdle is how long an interpreter waits for its next job before it is
+	// ended; default 5 minutes.
+	JobIdle time.Duration
+
 	// NoCgroup leaves cgroups alone even where they work.
 	NoCgroup bool
 	// Stderr takes what a crashing holder prints; nil is the agent's own.
@@ -61,6 +65,9 @@ func (c Config) withDefaults() (Config, error) {
 		c.Exe = exe
 	}
 	c.Slots = max(1, c.Slots)
+	if c.JobIdle <= 0 {
+		c.JobIdle = 5 * time.Minute
+	}
 	if c.FirstUID == 0 {
 		c.FirstUID = 61000
 	}

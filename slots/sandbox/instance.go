@@ -30,6 +30,7 @@ type instance struct {
 	group  *cgroup.Group // nil: none
 	holder *holder.Holder
 	born   time.Time
+	work   *workplace // what it builds; nil: it is a slot's
 
 	inMemory bool   // its files are in a file system of their own, see memoryDir
 	project  uint32 // under which its files are counted; 0: none
@@ -43,14 +44,21 @@ type instance struct {
 
 // newInstance makes an empty one and waits until its holder is ready.
 func (h *Host) newInstance(ctx context.Context, m mechanism) (*instance, error) {
-	return h.makeInstance(ctx, m, "")
+	return h.makeInstance(ctx, m, origin{})
 }
 
-// makeInstance makes one with the workspace below from, where that is not "".
-func (h *Host) makeInstance(ctx context.Context, m mechanism, from string) (*instance, error) {
+// origin is what an instance begins with.
+type origin struct {
+	from string     // the workspace below it; "": an empty one
+	work *workplace // what it builds; nil: nothing
+}
+
+// makeInstance makes one with what it begins with.
+func (h *Host) makeInstance(ctx context.Context, m mechanism, o origin) (*instance, error) {
+	from := o.from
 	h.mu.Lock()
 	h.next++
-	i := &instance{host: h, how: m, name: fmt.Sprintf("%d-%s-%d", os.Getpid(), h.opened, h.next), born: time.Now()}
+	i := &instance{host: h, how: m, work: o.work, name: fmt.Sprintf("%d-%s-%d", os.Getpid(), h.opened, h.next), born: time.Now()}
 	var err error
 	if m.ids {
 		i.uid, err = h.uids.take()
@@ -59,7 +67,7 @@ func (h *Host) makeInstance(ctx context.Context, m mechanism, from string) (*ins
 	if err != nil {
 		return nil, err
 	}
-	err = i.makeFiles(from)
+	err = errors.Join(i.makeFiles(from), i.makeWorkplace())
 	if err == nil && from != "" {
 		err = i.carry(from)
 	}
@@ -146,6 +154,7 @@ func (i *instance) makePlan() error {
 				return err
 			}
 		}
+		view.Mounts = append(view.Mounts, i.environmentMounts()...)
 		p.View = view
 	}
 	i.planIDs(p)
@@ -234,6 +243,7 @@ func (i *instance) landlock() *holder.Landlock {
 		l.Read, l.ReadFiles = h.readable()
 		l.Write = []string{i.dir("workspace"), i.dir("tmp"), i.dir("run")}
 		l.ReadFiles = append(l.ReadFiles, i.plan.Confine)
+		i.environmentRules(l)
 		for _, d := range devices {
 			l.Device = append(l.Device, "/dev/"+d)
 		}

@@ -20,6 +20,7 @@ import (
 //	kept/<instance>                              of an earlier agent's, until the slot is opened again
 //	trash/<instance>                             of sandboxes that were, being deleted
 //	view/{agent,passwd,group}                    shown inside slots
+//	environments/                                read by every slot, see environmentsDir
 //	root/                                        where holders mount their root, each its own
 type layout struct{ dir string }
 
@@ -38,7 +39,7 @@ func (l layout) prepare(exe string) error {
 	for _, d := range []struct {
 		name string
 		mode os.FileMode
-	}{{"", 0o711}, {"live", 0o711}, {"slots", 0o711}, {"kept", 0o700}, {"trash", 0o700}, {"view", 0o711}, {"root", 0o755}} {
+	}{{"", 0o711}, {"live", 0o711}, {"slots", 0o711}, {"kept", 0o700}, {"trash", 0o700}, {"view", 0o711}, {"root", 0o755}, {environmentsDir, 0o711}} {
 		at := l.path(d.name)
 		if err := os.MkdirAll(at, d.mode); err != nil {
 			return fmt.Errorf("make data directory: %w", err)

@@ -43,7 +43,9 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 	s.generation++
 	generation := s.generation
 	s.shell = nil
+	idle := s.coolLocked()
 	s.mu.Unlock()
+	endWarm(idle)
 
 	receipt := slots.Receipt{Generation: generation}
 	check := func(name string, err error) {

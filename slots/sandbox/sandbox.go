@@ -27,7 +27,8 @@ type Sandbox struct {
 	spare       chan *instance // receives one instance, or is closed when none could be made
 	generation  uint64
 	shell       *shell
-	revival     chan struct{} // not nil while a dead holder is being replaced
+	warm        map[string]*warm // processes that wait for a job
+	revival     chan struct{}    // not nil while a dead holder is being replaced
 	closed      bool
 }
 
@@ -250,7 +251,9 @@ func (s *Sandbox) Close() error {
 	s.settledLocked()
 	i, spare, needed := s.current, s.spare, s.spareNeeded
 	s.shell = nil
+	idle := s.coolLocked()
 	s.mu.Unlock()
+	endWarm(idle)
 	ctx, cancel := context.WithTimeout(context.Background(), closeDeadline)
 	defer cancel()
 	var errs []error

@@ -27,16 +27,11 @@ var shellLoop string
 // shell is a bash that lives on between commands. Commands come one at a
 // time: the slot's queue sees to it.
 type shell struct {
-	in       *instance
-	process  *holder.Process
+	*kept
 	commands *os.File
 	statuses chan int // one for each command; closed when no more will come
 	status   *os.File
 	count    int
-
-	ended chan struct{} // closed after exit and err are set
-	exit  holder.Exit
-	err   error
 }
 
 // patience is how long the shell may take to come back after what it was
@@ -125,14 +120,11 @@ func (i *instance) startShell(fresh bool) (*shell, error) {
 		return nil, err
 	}
 	defer unix.Close(theirStatus)
-	words := []string{holder.ConfineSubreaper}
 	argv := []string{"bash", "--norc", "--noprofile", "-c", shellLoop, "bash", i.plan.Run + "/shell-state"}
 	if fresh {
 		argv = append(argv, "fresh")
 	}
-	p, err := i.holder.Start(holder.Request{
-		Argv: argv, Files: []int{-1, null, null, theirCommands, theirStatus}, Confine: words, Keep: true,
-	})
+	k, err := i.keep(holder.Request{Argv: argv, Files: []int{-1, null, null, theirCommands, theirStatus}})
 	if err != nil {
 		unix.Close(commands)
 		unix.Close(status)
@@ -141,20 +133,15 @@ func (i *instance) startShell(fresh bool) (*shell, error) {
 	unix.SetNonblock(commands, true) //nolint:errcheck // of our own pipe
 	unix.SetNonblock(status, true)   //nolint:errcheck // of our own pipe
 	sh := &shell{
-		in: i, process: p, commands: os.NewFile(uintptr(commands), "shell-commands"),
-		status: os.NewFile(uintptr(status), "shell-status"), ended: make(chan struct{}), statuses: make(chan int, 1),
+		kept: k, commands: os.NewFile(uintptr(commands), "shell-commands"),
+		status: os.NewFile(uintptr(status), "shell-status"), statuses: make(chan int, 1),
 	}
-	go sh.wait()
+	go sh.wait(func() {
+		sh.commands.Close()
+		sh.status.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // what is still in the pipe may be read
+	})
 	go sh.listen()
 	return sh, nil
-}
-
-// wait ends with the shell or with its holder.
-func (sh *shell) wait() {
-	sh.exit, sh.err = sh.process.Wait(context.Background())
-	close(sh.ended)
-	sh.commands.Close()
-	sh.status.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // what is still in the pipe may be read
 }
 
 // maxStatus bounds a line of the shell's: whatever runs as the slot can get
@@ -193,15 +180,6 @@ func (sh *shell) listen() {
 	}
 }
 
-func (sh *shell) hasEnded() bool {
-	select {
-	case <-sh.ended:
-		return true
-	default:
-		return false
-	}
-}
-
 func (sh *shell) lastWords() string {
 	switch {
 	case sh.err != nil:
@@ -210,21 +188,6 @@ func (sh *shell) lastWords() string {
 		return fmt.Sprintf("the shell was killed by %s; the next one starts empty", signalName(sh.exit.Status.Signal()))
 	}
 	return "the shell exited; the next one takes up its directory, variables and functions"
-}
-
-// kill ends the shell with everything below it, or else the holder.
-func (sh *shell) kill(ctx context.Context) {
-	if sh.hasEnded() {
-		return
-	}
-	kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
-	defer cancel()
-	sh.process.SweepAlso(kill) //nolint:errcheck // a holder that has ended took it along
-	select {
-	case <-sh.ended:
-	case <-kill.Done():
-		sh.in.holder.Kill()
-	}
 }
 
 // run has the shell evaluate one command.
