@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"berth/sandboxd/api"
+	"berth/sandboxd/environment"
 	"berth/sandboxd/execution"
 	"berth/sandboxd/httpapi"
 	"berth/sandboxd/keeper"
@@ -40,6 +41,8 @@ type Agent struct {
 	registry *execution.Registry
 	keeper   *keeper.Keeper
 	server   *httpapi.Server
+
+	environments *environment.Store
 }
 
 // Open listens, probes, and begins to open the slots. The error is a
@@ -78,8 +81,12 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	if err = errors.Join(err, journalErr); err != nil {
 		return nil, err
 	}
-	tools := tool.New(tool.Builtin()...)
-	metrics := httpapi.NewMetrics(tools.Names())
+	metrics := httpapi.NewMetrics(tool.New(tool.Builtin(nil)...).Names())
+	a.environments, err = environment.Open(environment.Deps{Logger: logger, Site: a.host.Environments(), Observer: metrics}, a.environmentConfig())
+	if err != nil {
+		return nil, err
+	}
+	tools := tool.New(tool.Builtin(a.environments)...)
 	a.keeper, err = keeper.New(keeper.Deps{
 		Logger: logger, Registry: a.registry, Tools: tools, Open: a.openSlot, Observer: metrics,
 	}, a.keeperConfig(version))
@@ -88,6 +95,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	}
 	a.server = httpapi.New(httpapi.Deps{ //nolint:contextcheck // calls have contexts of their own
 		Logger: logger, Metrics: metrics, Executions: a.keeper, Registry: a.registry, Slots: a.keeper, Leases: a.keeper, Files: a.keeper,
+		Environments: a.environments,
 	}, httpapi.Config{Token: token, MaxConns: c.MaxConns})
 	a.announce(version)
 	return a, nil
@@ -143,6 +151,13 @@ func (a *Agent) keeperConfig(version string) keeper.Config {
 		DefaultTimeout: c.DefaultTimeout, MaxTimeout: c.MaxTimeout, OutputLimit: c.OutputLimit, SpillMax: c.SpillMax,
 		Isolation: a.host.Isolation(), DataDir: c.DataDir, Version: version,
 		WorkspaceDir: func(slot string) string { return filepath.Join(c.DataDir, "sandboxes", "slots", slot, "workspace") },
+	}
+}
+
+func (a *Agent) environmentConfig() environment.Config {
+	c := a.config
+	return environment.Config{
+		StateDir: filepath.Join(c.DataDir, "environments"), MaxBytes: c.EnvironmentsMaxSize, Timeout: c.EnvironmentsTimeout, Packages: c.EnvironmentsPackages,
 	}
 }
 
@@ -244,6 +259,9 @@ func (a *Agent) close() error {
 	var errs []error
 	if a.keeper != nil {
 		errs = append(errs, a.keeper.Close())
+	}
+	if a.environments != nil {
+		errs = append(errs, a.environments.Close())
 	}
 	if a.host != nil {
 		errs = append(errs, a.host.Close())

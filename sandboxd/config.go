@@ -41,6 +41,10 @@ type Config struct {
 	FirstUID       int
 	Cgroups        bool
 
+	EnvironmentsMaxSize  int64
+	EnvironmentsTimeout  time.Duration
+	EnvironmentsPackages []string
+
 	Keep      time.Duration
 	KeepBytes int64
 	MaxConns  int
@@ -95,6 +99,9 @@ func settings(environ []string) []setting {
 		{"env", "", "K=V for every process of a slot; may be repeated", list(func(c *Config) *[]string { return &c.Env }, isAssignment, "NAME=value")},
 		{"first-uid", "61000", "first uid and gid that slots use", integer(func(c *Config) *int { return &c.FirstUID }, 1, 1<<31-1)},
 		{"cgroups", "on", "on: a cgroup per slot where one can be written; off: none", onOff(func(c *Config) *bool { return &c.Cgroups }, "on", "off")},
+		{"environments-max-size", "10GiB", "disk space of all environments of function tools together; those longest unused go", size(func(c *Config) *int64 { return &c.EnvironmentsMaxSize })},
+		{"environments-timeout", "10m", "how long the building of one environment may take", duration(func(c *Config) *time.Duration { return &c.EnvironmentsTimeout })},
+		{"environments-packages", "", "absolute path of a directory of wheels or npm tarballs that environments may be built from; may be repeated", list(func(c *Config) *[]string { return &c.EnvironmentsPackages }, filepath.IsAbs, "an absolute path")},
 		{"keep", "10m", "how long results are kept for duplicates", duration(func(c *Config) *time.Duration { return &c.Keep })},
 		{"keep-bytes", "64MiB", "how many bytes of results are kept", size(func(c *Config) *int64 { return &c.KeepBytes })},
 		{"max-connections", "1024", "connections that are served at once", integer(func(c *Config) *int { return &c.MaxConns }, 1, 1<<20)},
@@ -148,10 +155,46 @@ func (c *Config) check() error {
 			return errors.New("disk-backend: tmpfs wants disk below memory: a slot's files count there, and would end its processes before they are refused")
 		}
 	}
+	if err := c.checkEnvironments(); err != nil {
+		return err
+	}
 	if c.DefaultTimeout > c.MaxTimeout {
 		c.DefaultTimeout = c.MaxTimeout
 	}
 	return nil
+}
+
+// leastEnvironments is less than any environment takes.
+const leastEnvironments = 1 << 20
+
+// checkEnvironments refuses to show builds what no slot may see, and what is
+// not there: they run code of others.
+func (c *Config) checkEnvironments() error {
+	if c.EnvironmentsMaxSize < leastEnvironments {
+		return fmt.Errorf("environments-max-size: want at least %d", leastEnvironments)
+	}
+	secret := append([]string{c.DataDir}, c.Hide...)
+	if c.TokenFile != "" {
+		secret = append(secret, c.TokenFile)
+	}
+	for i, dir := range c.EnvironmentsPackages {
+		dir = filepath.Clean(dir)
+		c.EnvironmentsPackages[i] = dir
+		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+			return fmt.Errorf("environments-packages: %s is no directory", dir)
+		}
+		for _, at := range secret {
+			if at = filepath.Clean(at); within(at, dir) || within(dir, at) {
+				return fmt.Errorf("environments-packages: %s would show builds what slots must not see: %s", dir, at)
+			}
+		}
+	}
+	return nil
+}
+
+// within reports whether path is dir or lies in it.
+func within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 func isLoopback(host string) bool {

@@ -11,6 +11,7 @@ import (
 	"berth/slots/holder"
 	"berth/slots/probe"
 	"berth/slots/sandbox"
+	"berth/slots/timerslack"
 )
 
 // version is set by the linker.
@@ -38,7 +39,7 @@ func main() {
 		}
 	}
 	if withCommand(os.Args[1:])[0] == "serve" {
-		holder.RestWatcher()
+		timerslack.RestWatcher()
 	}
 	os.Exit(Main(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }

@@ -33,6 +33,9 @@ func (r Result) Encode() ([]byte, error) {
 	e.word("output", r.Output)
 	e.word("error", r.Error)
 	e.word("execution_id", r.ExecutionID)
+	if len(r.Function) > 0 {
+		e.raw("function", r.Function)
+	}
 	e.key("metadata")
 	e.metadata(r.Metadata)
 	if r.Index != nil {
@@ -179,6 +182,17 @@ func (e *encoder) any(key string, value any) {
 	}
 	e.key(key)
 	e.text = append(e.text, bytes.TrimSuffix(b.Bytes(), []byte{'\n'})...)
+}
+
+// raw writes a value that is JSON already, on one line.
+func (e *encoder) raw(key string, value json.RawMessage) {
+	var b bytes.Buffer
+	if err := json.Compact(&b, value); err != nil {
+		e.fail(fmt.Errorf("%s is no JSON: %w", key, err))
+		return
+	}
+	e.key(key)
+	e.text = append(e.text, b.Bytes()...)
 }
 
 func (e *encoder) fail(err error) {

@@ -30,9 +30,13 @@ func byReflection(t *testing.T, r Result) string {
 			all[key] = encode(value)
 		}
 	}
-	return string(encode(map[string]any{
+	whole := map[string]any{
 		"success": r.Success, "output": r.Output, "error": r.Error, "execution_id": r.ExecutionID, "metadata": all,
-	}))
+	}
+	if len(r.Function) > 0 {
+		whole["function"] = r.Function
+	}
+	return string(encode(whole))
 }
 
 func FuzzAResultIsEncodedAsByReflection(f *testing.F) {
@@ -66,6 +70,11 @@ func FuzzAResultIsEncodedAsByReflection(f *testing.F) {
 		if parts&16 != 0 {
 			r.Metadata.ErrorKind, r.Metadata.Executed, r.Metadata.Retryable = slots.Kind(word), slots.Executed(key), &flag
 		}
+		if parts&32 != 0 {
+			function, err := json.Marshal(FunctionResult{Status: key, Text: output, FuncReturn: json.RawMessage("12345678901234567890123"), Stdout: []string{word}})
+			require.NoError(t, err)
+			r.Function = function
+		}
 		r.Metadata.Replayed, r.Metadata.QueueMS, r.Metadata.Generation = flag, number, uint64(whole) //nolint:gosec // any number will do
 		text, err := r.Encode()
 		require.NoError(t, err)
@@ -87,6 +96,7 @@ func FuzzAResultIsReadAsByReflection(f *testing.F) {
 	for _, text := range []string{
 		`{"success":true,"output":"a\nb","error":"","execution_id":"x","metadata":{"outcome":"exited","exit_code":0,"duration_ms":1.5,"queue_ms":0,` +
 			`"isolation":{"level":"ns","axes":{"fs":"mntns"},"weak":["x"]},"generation":7,"retryable":true,"shell":"bash","n":1},"index":3}`,
+		`{"function":{"func_return":[1e400,{"a":"\n"}]},"function":{ "x":1},"metadata":{}}`, `{"function":null,"metadata":{}}`, `{"function":"\q","metadata":{}}`,
 		`{"metadata":{"exit_code":1,"outcome":"exited","outcome":"x","exit_code":2}}`,
 		`{"metadata":{"isolation":{"axes":{"fs":"a"},"axes":{"ipc":"b"},"level":"ns","level":"none"}},"metadata":{}}`,
 		`{"success":true,"Success":false,"output":null,"metadata":null,"index":null}`,
@@ -110,6 +120,7 @@ func FuzzAResultIsReadAsByReflection(f *testing.F) {
 func TestWhatJSONCannotSayIsAnErrorAndSpoilsNoOther(t *testing.T) {
 	for _, r := range []Result{
 		{Metadata: Metadata{QueueMS: math.NaN()}},
+		{Function: json.RawMessage("{")},
 		{Metadata: Metadata{Receipt: &Receipt{CPUMS: math.Inf(1)}}},
 		{Metadata: Metadata{Details: map[string]any{"f": func() {}}}},
 	} {

@@ -72,13 +72,17 @@ func (t Timeout) Duration(byDefault, maximum time.Duration) (time.Duration, erro
 	return max(time.Millisecond, time.Duration(s*float64(time.Second))), nil
 }
 
-// Result is the answer to a Call: the reference's five keys.
+// Result is the answer to a Call: the reference's five keys, and what one of
+// our own tools adds.
 type Result struct {
-	Success     bool     `json:"success"`
-	Output      string   `json:"output"`
-	Error       string   `json:"error"`
-	ExecutionID string   `json:"execution_id"`
-	Metadata    Metadata `json:"metadata"`
+	Success     bool   `json:"success"`
+	Output      string `json:"output"`
+	Error       string `json:"error"`
+	ExecutionID string `json:"execution_id"`
+	// Function is the FunctionResult of the tool "function", as it was sent:
+	// numbers in it may have any number of digits.
+	Function json.RawMessage `json:"function,omitempty"`
+	Metadata Metadata        `json:"metadata"`
 	// Index is the call's place in its batch, in streamed batches only.
 	Index *int `json:"index,omitempty"`
 

@@ -11,7 +11,7 @@ import (
 // whether and how the call was carried out, and where its time went. That is
 // Success, Error, ExecutionID, Index and, of Metadata, QueueMS, ErrorKind,
 // Retryable, Executed and Replayed, and Outcome, SpawnMS and DurationMS of the
-// Receipt. All else stays empty, and stands where Encode puts it, unread: that
+// Receipt, and Function as it stands. All else stays empty, and stands where Encode puts it, unread: that
 // writes the text again, with the ExecutionID and the Index of the time when
 // it is called. The result keeps the text.
 //
@@ -65,6 +65,11 @@ func (s *scanner) peekField(r *Result, p *peeked, key []byte) bool {
 		p.begin = s.at
 		ok := s.word(&r.ExecutionID)
 		p.end = s.at
+		return ok
+	case "function":
+		begin := s.at
+		ok := s.skipValue()
+		r.Function = s.text[begin:s.at:s.at]
 		return ok
 	case "metadata":
 		ok := s.object(func(key []byte) bool { return s.peekMetadata(&r.Metadata, key) })

@@ -20,7 +20,7 @@ func fate(r Result) Result {
 	if ran := r.Metadata.Receipt; ran != nil {
 		m.Receipt = &Receipt{Outcome: ran.Outcome, SpawnMS: ran.SpawnMS, DurationMS: ran.DurationMS}
 	}
-	return Result{Success: r.Success, Error: r.Error, ExecutionID: r.ExecutionID, Metadata: m, Index: r.Index}
+	return Result{Success: r.Success, Error: r.Error, ExecutionID: r.ExecutionID, Function: r.Function, Metadata: m, Index: r.Index}
 }
 
 func FuzzAResultThatIsPassedOnSaysTheSame(f *testing.F) {
@@ -30,6 +30,8 @@ func FuzzAResultThatIsPassedOnSaysTheSame(f *testing.F) {
 	for _, text := range []string{
 		whole, strings.Replace(whole, `"outcome"`, `"error_kind":"fenced","outcome"`, 1), strings.Replace(whole, `"outcome":"exited",`, ``, 1),
 		strings.Replace(whole, `,"index":3`, `,"output":"later"`, 1), strings.Replace(whole, `{"success"`, `{"index":1,"success"`, 1),
+		strings.Replace(whole, `"metadata"`, `"function":{"func_return":12345678901234567890,"text":"\"\u2028"},"metadata"`, 1),
+		`{"execution_id":"","function":{"a":1},"metadata":{"a":1},"function":2}`, `{"function":null,"execution_id":"","metadata":{"a":1}}`,
 		`{"execution_id":"","metadata":{}}`, `{"execution_id":"","metadata":{"a":1}}`, `{"metadata":{"a":1},"execution_id":"x"}`,
 		`{"execution_id":"x","metadata":{"a":1},"metadata":{"b":2}}`, `{"execution_id":"a","execution_id":"b","metadata":{"a":"\\"}}`,
 		`{"success":true}`, `{"output":"`, `[]`, ``,

@@ -40,6 +40,13 @@ func (s *scanner) resultField(r *Result, key []byte) bool {
 		return s.word(&r.Error)
 	case "execution_id":
 		return s.word(&r.ExecutionID)
+	case "function":
+		begin := s.at
+		if !s.skipValue() || !json.Valid(s.text[begin:s.at]) {
+			return false
+		}
+		r.Function = bytes.Clone(s.text[begin:s.at])
+		return true
 	case "metadata":
 		r.Metadata = Metadata{}
 		return s.object(func(key []byte) bool { return s.metadataField(&r.Metadata, key) })

@@ -74,6 +74,10 @@ func (*box) Shell(context.Context, sandbox.ShellCommand) (slots.Exit, sandbox.Sh
 	return slots.Exit{}, sandbox.ShellState{}, errors.New("no shell here")
 }
 
+func (*box) Job(context.Context, sandbox.Job) (slots.Exit, sandbox.JobState, error) {
+	return slots.Exit{}, sandbox.JobState{}, errors.New("no interpreter here")
+}
+
 func (b *box) Do(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) error {
 	text, err := json.Marshal(args)
 	if err != nil {
@@ -112,6 +116,8 @@ type fixture struct {
 	runs    atomic.Int64
 	release chan struct{}
 	resetBy atomic.Bool
+
+	environments fakeEnvironments
 }
 
 func start(t *testing.T) *fixture {
@@ -119,7 +125,7 @@ func start(t *testing.T) *fixture {
 	f := &fixture{release: make(chan struct{})}
 	registry, err := execution.Open(execution.Config{})
 	require.NoError(t, err)
-	tools := tool.New(tool.Builtin()...)
+	tools := tool.New(tool.Builtin(nil)...)
 	metrics := httpapi.NewMetrics(tools.Names())
 	f.keeper, err = keeper.New(keeper.Deps{
 		Registry: registry, Tools: tools, Observer: metrics,
@@ -132,6 +138,7 @@ func start(t *testing.T) *fixture {
 	require.NoError(t, f.keeper.WaitReady(t.Context()))
 	server := httpapi.New(httpapi.Deps{
 		Metrics: metrics, Executions: f.keeper, Registry: registry, Slots: f.keeper, Leases: f.keeper, Files: f.keeper,
+		Environments: &f.environments,
 	}, httpapi.Config{Token: token})
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

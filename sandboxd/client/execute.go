@@ -340,7 +340,7 @@ func (f *following) take(e *api.Event) bool {
 		*had = e.Gap.To
 	case api.EventPing:
 		return false
-	case api.EventResult:
+	case api.EventResult, api.EventProgress: // the latter is of environments alone
 	}
 	return true
 }

@@ -169,12 +169,20 @@ type container struct {
 	health api.Health
 }
 
-// start runs `sandboxd serve` under the options of docker run and waits until
-// its slots are ready. The container is removed when the test ends.
+// start runs the agent of the tests in the engine's image, which has none.
 func (e engine) start(t *testing.T, options, flags []string) *container {
 	t.Helper()
-	args := slices.Concat([]string{"run", "--detach", "--publish", "127.0.0.1::8080", "--volume", sandboxtest.Agent(t) + ":/sandboxd:ro"}, options,
-		[]string{e.image, "/sandboxd", "serve", "--listen", "0.0.0.0:8080", "--insecure-no-auth", "--slots", "2", "--data-dir", "/data/berth"}, flags)
+	options = append([]string{"--volume", sandboxtest.Agent(t) + ":/sandboxd:ro", "--entrypoint", "/sandboxd"}, options...)
+	return startImage(t, e.image, options, append([]string{"--data-dir", "/data/berth"}, flags...))
+}
+
+// startImage runs `sandboxd serve` of an image under the options of docker run
+// and waits until its slots are ready. The container is removed when the test
+// ends.
+func startImage(t *testing.T, image string, options, flags []string) *container {
+	t.Helper()
+	args := slices.Concat([]string{"run", "--detach", "--publish", "127.0.0.1::8080"}, options,
+		[]string{image, "serve", "--listen", "0.0.0.0:8080", "--insecure-no-auth", "--slots", "2"}, flags)
 	id, err := docker(args...)
 	require.NoError(t, err)
 	c := &container{id: id}

@@ -2,10 +2,12 @@ package hostile_test
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"berth/slots"
 )
@@ -88,7 +90,11 @@ func unreadInput(t *testing.T, s *stage) {
 }
 
 func cpuBurn(t *testing.T, s *stage) {
-	r := s.python(t, `
+	own, err := syscall.Getpriority(syscall.PRIO_PROCESS, s.PID) // 20 less what nice says
+	require.NoError(t, err)
+	r := s.Bash(t, "slot_0", "nice", 20)
+	assert.Equal(t, itoa(min(19, 20-own+10)), r.Output, "it gives way to the agent")
+	r = s.python(t, `
 import os, time
 denied = 0
 try: os.nice(-20)

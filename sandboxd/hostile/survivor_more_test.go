@@ -305,22 +305,28 @@ func (s *stage) noMarked(t *testing.T) {
 
 // TestHostileSStop asks the agent to end while its slots are busy.
 func TestHostileSStop(t *testing.T) {
+	const drain = 5 * time.Second // for the rest of a second's sleep, on a slow machine
 	for _, set := range settings(t) {
 		t.Run(set.name+"/S21_Terminated", func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, set, func(o *agenttest.Options) { o.Args = append(o.Args, "--drain-timeout", "2s") })
-			bar := 10*time.Second + 8*s.Calm(t, "slot_2") // two seconds to drain, and the end of what does not
+			s := newStage(t, set, func(o *agenttest.Options) { o.Args = append(o.Args, "--drain-timeout", drain.String()) })
+			bar := drain + 8*time.Second + 8*s.Calm(t, "slot_2") // time to drain, and the end of what does not
 			type end struct {
 				r   api.Result
 				err error
 			}
 			short, long := make(chan end, 1), make(chan end, 1)
-			go func() { r, err := s.Try("slot_0", "sleep 1; echo finished", 60); short <- end{r, err} }()
+			go func() { r, err := s.Try("slot_0", "touch begun; sleep 1; echo finished", 60); short <- end{r, err} }()
 			go func() {
-				r, err := s.Try("slot_1", "trap '' TERM; (setsid sleep 1000 &); echo begun; sleep 60", 60)
+				r, err := s.Try("slot_1", "trap '' TERM; (setsid sleep 1000 &); touch begun; sleep 60", 60)
 				long <- end{r, err}
 			}()
-			time.Sleep(400 * time.Millisecond)
+			for _, slot := range []string{"slot_0", "slot_1"} {
+				require.Eventually(t, func() bool {
+					_, err := os.Stat(filepath.Join(s.Dir, "sandboxes", "slots", slot, "workspace", "begun"))
+					return err == nil
+				}, time.Minute, 5*time.Millisecond, "%s has begun", slot)
+			}
 			began := time.Now()
 			s.Stop(t)
 			assert.Less(t, time.Since(began), bar)

@@ -36,6 +36,8 @@ type fakeKeeper struct {
 	// run is the tool. It is called on a goroutine of its own.
 	run func(ctx context.Context, call api.Call, stdout, stderr io.Writer) api.Result
 
+	environments fakeEnvironments
+
 	mu      sync.Mutex
 	tenancy slots.Tenancy
 	resets  uint64
@@ -287,6 +289,7 @@ func (k *fakeKeeper) deps(logs io.Writer) Deps {
 	return Deps{
 		Logger:  hclog.New(&hclog.LoggerOptions{Output: logs, Level: hclog.Trace}),
 		Metrics: NewMetrics([]string{"bash"}), Executions: k, Registry: k, Slots: k, Leases: k, Files: k,
+		Environments: &k.environments,
 	}
 }
 

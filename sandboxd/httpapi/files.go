@@ -244,6 +244,15 @@ func (s *Server) getTree(c echo.Context, p place) error {
 
 // putFile answers PUT of a file, and of a tree with ?untar=1.
 func (s *Server) putFile(c echo.Context) error {
+	body := s.patient(c.Request())
+	err := s.takeFile(c, body)
+	if err != nil {
+		body.Refuse(c.Request())
+	}
+	return err
+}
+
+func (s *Server) takeFile(c echo.Context, in io.Reader) error {
 	p, err := s.place(c)
 	if err != nil {
 		return err
@@ -262,7 +271,7 @@ func (s *Server) putFile(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	body := &uploadReader{in: s.patient(r), most: s.config.MaxUpload, sum: sum, digest: sha256.New()}
+	body := &uploadReader{in: in, most: s.config.MaxUpload, sum: sum, digest: sha256.New()}
 	if sum == nil {
 		body.digest = nil
 	}

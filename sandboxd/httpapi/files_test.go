@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -205,6 +206,28 @@ func TestAPutIsRefusedBeforeItsBodyIsSent(t *testing.T) {
 	line, err = r.ReadString('\n')
 	require.NoError(t, err)
 	assert.Equal(t, "HTTP/1.1 201 Created\r\n", line)
+}
+
+// More than the kernel keeps for a connection.
+const refusedBytes = 16 << 20
+
+// Such a client sends all of its file before it looks for an answer.
+func TestARefusedPutIsHeardByWhoSendsFirst(t *testing.T) {
+	c := start(t, Config{Token: testToken, MaxUpload: 1000})
+	text := strings.Repeat("x", refusedBytes)
+	whole := fmt.Sprintf("Content-Length: %d\r\n\r\n%s", refusedBytes, text)
+	chunked := fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", refusedBytes, text)
+	for _, put := range []struct {
+		slot, body string
+		want       int
+	}{
+		{"slot_0", whole, http.StatusRequestEntityTooLarge},
+		{"slot_0", chunked, http.StatusRequestEntityTooLarge},
+		{"slot_7", chunked, http.StatusNotFound},
+	} {
+		code, answer := raw(t, c.addr, "PUT /slots/"+put.slot+"/files/f HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+testToken+"\r\n"+put.body)
+		assert.Equal(t, put.want, code, answer)
+	}
 }
 
 func TestATreeTravelsBothWays(t *testing.T) {

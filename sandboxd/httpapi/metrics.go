@@ -29,6 +29,8 @@ type Metrics struct {
 	spawn      prometheus.Histogram
 	duration   *prometheus.HistogramVec
 	resets     *prometheus.HistogramVec
+	builds     *prometheus.HistogramVec
+	evicted    prometheus.Counter
 }
 
 // seconds are the upper bounds of every histogram, from half a millisecond to
@@ -58,8 +60,12 @@ func NewMetrics(tools []string) *Metrics {
 			histogram("berth_execution_duration_seconds", "Run time of processes, by tool."), []string{"tool"}),
 		resets: prometheus.NewHistogramVec(
 			histogram("berth_reset_seconds", "Time of resets, by whether the slot was proven clean."), []string{"clean"}),
+		builds: prometheus.NewHistogramVec(
+			histogram("berth_environment_build_seconds", "Time of builds of environments, by language and by \"ok\" or why not."), []string{"language", "outcome"}),
+		evicted: prometheus.NewCounter(
+			counter("berth_environments_evicted_total", "Environments that had to go for others.")),
 	}
-	m.registry.MustRegister(m.requests, m.latency, m.executions, m.queue, m.spawn, m.duration, m.resets,
+	m.registry.MustRegister(m.requests, m.latency, m.executions, m.queue, m.spawn, m.duration, m.resets, m.builds, m.evicted,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -90,6 +96,24 @@ func (m *Metrics) ExecutionEnded(tool string, r *api.Result) {
 // ResetEnded counts a reset.
 func (m *Metrics) ResetEnded(clean bool, took time.Duration) {
 	m.resets.WithLabelValues(strconv.FormatBool(clean)).Observe(took.Seconds())
+}
+
+// EnvironmentBuilt counts a build that ended.
+func (m *Metrics) EnvironmentBuilt(language, outcome string, took time.Duration) {
+	m.builds.WithLabelValues(language, outcome).Observe(took.Seconds())
+}
+
+// EnvironmentEvicted counts an environment that had to go for others.
+func (m *Metrics) EnvironmentEvicted() { m.evicted.Inc() }
+
+// watchEnvironments adds how many there are and what they take.
+func (m *Metrics) watchEnvironments(from Environments) {
+	gauge := func(name, text string, read func(api.Environments) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: text}, func() float64 { return read(from.List()) })
+	}
+	m.registry.MustRegister(
+		gauge("berth_environments", "Environments that are there or are being built.", func(l api.Environments) float64 { return float64(len(l.Environments)) }),
+		gauge("berth_environments_bytes", "Disk space of all environments.", func(l api.Environments) float64 { return float64(l.SizeBytes) }))
 }
 
 // routeMetrics are one route's, looked up once.

@@ -42,6 +42,10 @@ func (s *Server) routes() []route {
 		{http.MethodPost, "/v1/leases", styleOurs, false, s.acquireAny},
 		{http.MethodGet, "/v1/leases", styleOurs, false, s.listLeases},
 
+		{http.MethodGet, "/v1/environments", styleOurs, false, s.listEnvironments},
+		{http.MethodPut, "/v1/environments/:key", styleOurs, false, s.putEnvironment},
+		{http.MethodDelete, "/v1/environments/:key", styleOurs, false, s.deleteEnvironment},
+
 		{http.MethodGet, "/slots/:slot/files/*", styleOurs, false, s.getFile},
 		{http.MethodHead, "/slots/:slot/files/*", styleOurs, false, s.getFile},
 		{http.MethodPut, "/slots/:slot/files/*", styleOurs, false, s.putFile},

@@ -60,6 +60,15 @@ type Files interface {
 	Do(ctx context.Context, slotID string, token *uint64, op string, args, reply any, in io.Reader, out io.Writer) error
 }
 
+// Environments builds and shows environments. *environment.Store is one.
+type Environments interface {
+	// Ensure calls progress, which may be nil, with each line of a build, and
+	// not after it has returned.
+	Ensure(ctx context.Context, spec api.EnvironmentSpec, recreate bool, progress func(line string)) (api.EnvironmentResult, error)
+	List() api.Environments
+	Delete(key string) error
+}
+
 // Deps are the collaborators of a Server. All but Logger are required.
 type Deps struct {
 	Logger     hclog.Logger // nil discards
@@ -69,6 +78,8 @@ type Deps struct {
 	Slots      Slots
 	Leases     Leases
 	Files      Files
+
+	Environments Environments
 }
 
 // Config is how a Server behaves. Zero fields mean the default.
@@ -123,7 +134,7 @@ type Server struct {
 
 // New makes a Server. It starts nothing.
 func New(deps Deps, config Config) *Server {
-	if deps.Metrics == nil || deps.Executions == nil || deps.Registry == nil || deps.Slots == nil || deps.Leases == nil || deps.Files == nil {
+	if deps.Metrics == nil || deps.Executions == nil || deps.Registry == nil || deps.Slots == nil || deps.Leases == nil || deps.Files == nil || deps.Environments == nil {
 		panic("httpapi.New needs every collaborator but Logger")
 	}
 	if deps.Logger == nil {
@@ -138,6 +149,7 @@ func New(deps Deps, config Config) *Server {
 		s.tokens.Store(&tokens{now: sha256.Sum256([]byte(config.Token))})
 	}
 	s.Metrics.watch(s.Slots, s.conns)
+	s.Metrics.watchEnvironments(s.Environments)
 	s.strange = s.Metrics.route("any", other)
 	s.echo.HTTPErrorHandler = s.noRoute
 	for _, r := range s.routes() {

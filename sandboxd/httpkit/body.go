@@ -50,10 +50,29 @@ type PatientReader struct {
 	Conn  Deadline // nil: no deadline can be set
 	Stall time.Duration
 	Armed time.Time // when the deadline was set last; zero: it was not
+
+	mu    sync.Mutex // guards what is above and below: whoever the body was handed to may still be reading when it is refused
+	begun bool
+	ended bool
+	over  bool
 }
+
+// errOver ends the reading of a body that has been refused.
+var errOver = errors.New("request has been refused")
 
 // Read reads from the body.
 func (r *PatientReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return 0, errOver
+	}
+	return r.read(p)
+}
+
+func (r *PatientReader) read(p []byte) (n int, err error) {
+	r.begun = true
+	defer func() { r.ended = err != nil }()
 	if r.Conn == nil {
 		return r.Body.Read(p)
 	}
@@ -64,13 +83,34 @@ func (r *PatientReader) Read(p []byte) (int, error) {
 		_ = r.Conn.SetReadDeadline(now.Add(r.Stall))
 		r.Armed = now
 	}
-	n, err := r.Body.Read(p)
+	n, err = r.Body.Read(p)
 	if errors.Is(err, io.EOF) {
 		_ = r.Conn.SetReadDeadline(time.Time{})
 		r.Armed = time.Time{}
 	}
 	return n, err
 }
+
+// maxRefused is how much of a refused body is read on, in bytes.
+const maxRefused = 64 << 20
+
+// Refuse ends the body of a request that is answered without it: many clients
+// send all of a body before they look for an answer, and a connection that is
+// closed before that takes the answer with it. So the rest is read, up to 64
+// MiB. A client that has asked whether to send, and was not told to, is
+// answered at once. Nobody reads from the body after it.
+func (r *PatientReader) Refuse(request *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	if !r.ended && (r.begun || request.Header.Get("Expect") == "") {
+		_, _ = io.CopyN(io.Discard, readerFunc(r.read), maxRefused) // it is refused either way
+	}
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // ReadBody reads the whole body of r, by way of body, into a buffer, which the
 // caller gives back by PutBuffer. A body of more than most bytes is

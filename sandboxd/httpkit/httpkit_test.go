@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -72,6 +73,41 @@ func TestABodyIsReadUpToItsBound(t *testing.T) {
 		require.NoError(t, err, c.name)
 		assert.Equal(t, c.body, b.String(), c.name)
 		httpkit.PutBuffer(b)
+	}
+}
+
+func TestARefusedBodyIsReadUnlessItsClientAsked(t *testing.T) {
+	for _, c := range []struct {
+		name, expect string
+		read         int // before it is refused
+		broken       bool
+		left         int
+	}{
+		{name: "not asked"},
+		{name: "not asked, and begun", read: 3},
+		{name: "asked", expect: "100-continue", left: 9},
+		{name: "asked, and told to send", expect: "100-continue", read: 3},
+		{name: "broken off", read: 3, broken: true, left: 6},
+	} {
+		text := strings.NewReader("123456789")
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/", text)
+		if c.expect != "" {
+			r.Header.Set("Expect", c.expect)
+		}
+		body := &httpkit.PatientReader{Body: text}
+		if c.broken {
+			body.Body = io.MultiReader(io.LimitReader(text, int64(c.read)), iotest.ErrReader(os.ErrDeadlineExceeded), text)
+		}
+		_, _ = io.ReadFull(body, make([]byte, c.read))
+		if c.broken {
+			_, err := body.Read(make([]byte, 1))
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		}
+		body.Refuse(r)
+		assert.Equal(t, c.left, text.Len(), c.name)
+		_, err := body.Read(make([]byte, 1))
+		require.Error(t, err, c.name)
+		require.NotErrorIs(t, err, io.EOF, "what was cut off must not look whole")
 	}
 }
 

@@ -128,6 +128,10 @@ func (f *fakeSandbox) Shell(context.Context, sandbox.ShellCommand) (slots.Exit, 
 	return slots.Exit{Outcome: slots.OutcomeExited}, sandbox.ShellState{}, nil
 }
 
+func (f *fakeSandbox) Job(context.Context, sandbox.Job) (slots.Exit, sandbox.JobState, error) {
+	return slots.Exit{Outcome: slots.OutcomeExited}, sandbox.JobState{}, nil
+}
+
 // Do takes args as the time that it needs; "stuck" does not heed its context
 // for ten minutes.
 func (f *fakeSandbox) Do(ctx context.Context, op string, args, _ any, _ io.Reader, _ io.Writer) error {
@@ -287,7 +291,7 @@ func start(t *testing.T, cfg Config, store *fakeStore, observer Observer, change
 	h.registry, err = execution.Open(execution.Config{})
 	require.NoError(t, err)
 	h.Keeper, err = New(Deps{
-		Registry: h.registry, Tools: tool.New(tool.Builtin()...), Store: store, Open: h.open, Observer: observer,
+		Registry: h.registry, Tools: tool.New(tool.Builtin(nil)...), Store: store, Open: h.open, Observer: observer,
 	}, cfg)
 	require.NoError(t, err)
 	return h

@@ -20,6 +20,7 @@ import (
 type fakeSlot struct {
 	run   func(ctx context.Context, c sandbox.Command) (slots.Exit, error)
 	shell func(ctx context.Context, c sandbox.ShellCommand) (slots.Exit, sandbox.ShellState, error)
+	job   func(ctx context.Context, j sandbox.Job) (slots.Exit, sandbox.JobState, error)
 	do    func(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) error
 
 	commands []sandbox.Command
@@ -36,6 +37,10 @@ func (f *fakeSlot) Run(ctx context.Context, c sandbox.Command) (slots.Exit, erro
 
 func (f *fakeSlot) Shell(ctx context.Context, c sandbox.ShellCommand) (slots.Exit, sandbox.ShellState, error) {
 	return f.shell(ctx, c)
+}
+
+func (f *fakeSlot) Job(ctx context.Context, j sandbox.Job) (slots.Exit, sandbox.JobState, error) {
+	return f.job(ctx, j)
 }
 
 func (f *fakeSlot) Do(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) error {

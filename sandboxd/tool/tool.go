@@ -22,6 +22,8 @@ type Slot interface {
 	Run(ctx context.Context, c sandbox.Command) (slots.Exit, error)
 	// Shell runs one command in the slot's persistent shell.
 	Shell(ctx context.Context, c sandbox.ShellCommand) (slots.Exit, sandbox.ShellState, error)
+	// Job runs one job of an interpreter that may stand ready in the slot.
+	Job(ctx context.Context, j sandbox.Job) (slots.Exit, sandbox.JobState, error)
 	// Do runs one workspace operation as the slot. args and reply are the
 	// operation's structs; in and out may be nil.
 	Do(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) error
@@ -61,8 +63,17 @@ func New(tools ...Tool) *Registry {
 	return r
 }
 
-// Builtin lists every tool of this package, for New.
-func Builtin() []Tool {
+// Environments are what the tool "function" finds packages in.
+type Environments interface {
+	// Use finds an environment by its key and keeps it until done is called.
+	// path is its directory as slots see it, another one each time that the
+	// environment is built. One that is not there is a slots.KindNotFound.
+	Use(key string) (path string, done func(), err error)
+}
+
+// Builtin lists every tool of this package, for New. environments may be nil:
+// there are none.
+func Builtin(environments Environments) []Tool {
 	return []Tool{
 		bash{},
 		bashStateful{},
@@ -72,6 +83,7 @@ func Builtin() []Tool {
 		listDir{},
 		glob{},
 		grep{},
+		function{environments},
 	}
 }
 
