@@ -45,7 +45,6 @@ func SandboxdFile(t Template) (File, error) {
 			"group.service":           "A container that drains is alive, and not ready.",
 			"group.shutdown_delay":    "It is taken out of the service first, then it is told to end.",
 			"group.task.template":     "The agent alone reads these. A new token comes by signal, without a restart.",
-			"group.task.resources":    "memory_max counts where the scheduler allows memory oversubscription.",
 			"group.ephemeral_disk":    "Workspaces, results and leases; they go with the container.",
 			"group.spread":            "One machine that is lost takes few containers along.",
 			"group.task.kill_timeout": "Running work ends first. A client allows 30 s unless its max_kill_timeout\nsays more.",
@@ -54,6 +53,7 @@ func SandboxdFile(t Template) (File, error) {
 	f.Variables = []Variable{
 		{"count", "group.count", "containers"},
 		{"slots", "group.task.env.SANDBOXD_SLOTS", "slots of each container"},
+		{"memory_max", "group.task.resources.memory_max", "MB that a container may use while its machine has them to spare, where the scheduler allows memory oversubscription; 0: no more than memory"},
 	}
 	if t.Driver == Docker || t.Driver == "" {
 		f.Variables = append(
@@ -93,6 +93,9 @@ func OrchestratorFile(t Template) (File, error) {
 	}, err
 }
 
+// ordinary is the user and group that the image of the orchestrator runs as.
+const ordinary = 65532
+
 // Orchestrator makes the job of the control plane for a pool of the template.
 func Orchestrator(t Template) (*api.Job, error) {
 	t, err := t.withDefaults()
@@ -125,10 +128,11 @@ func Orchestrator(t Template) (*api.Job, error) {
 	}
 	if t.Driver != Docker {
 		one.Config = map[string]any{"command": "/usr/local/bin/orchestrator", "args": []string{"serve"}}
-		one.Env["ORCHESTRATOR_NOMAD_DRIVER"] = string(t.Driver)
+		one.Env["ORCHESTRATOR_NOMAD_DRIVER"], one.Env["ORCHESTRATOR_SANDBOXD"] = string(t.Driver), t.Command
 		delete(one.Env, "ORCHESTRATOR_NOMAD_IMAGE")
 	} else {
 		one.Config["image"] = "berth/orchestrator:latest"
+		one.Templates[0].Uid, one.Templates[0].Gid = new(ordinary), new(ordinary)
 		one.Config["security_opt"] = []string{"no-new-privileges"}
 		one.Config["cap_drop"] = []string{"all"}
 		delete(one.Config, "runtime")
@@ -143,7 +147,7 @@ func Orchestrator(t Template) (*api.Job, error) {
 			HealthyDeadline: new(3 * time.Minute), ProgressDeadline: new(10 * time.Minute), AutoRevert: new(true), AutoPromote: new(true),
 		},
 		ShutdownDelay: new(2 * time.Second),
-		Constraints:   []*api.Constraint{{LTarget: "${attr.kernel.name}", RTarget: "linux"}},
+		Constraints:   []*api.Constraint{{LTarget: "${attr.kernel.name}", Operand: "=", RTarget: "linux"}},
 		Services: []*api.Service{{
 			Name: id, Provider: "nomad", PortLabel: Port,
 			Checks: []api.ServiceCheck{
@@ -185,7 +189,7 @@ func Prepull(t Template) (*api.Job, error) {
 		Name:          new("prepull"),
 		RestartPolicy: &api.RestartPolicy{Attempts: new(2), Interval: new(5 * time.Minute), Delay: new(15 * time.Second), Mode: new("fail")},
 		EphemeralDisk: &api.EphemeralDisk{SizeMB: new(16)},
-		Constraints:   []*api.Constraint{{LTarget: "${attr.kernel.name}", RTarget: "linux"}},
+		Constraints:   []*api.Constraint{{LTarget: "${attr.kernel.name}", Operand: "=", RTarget: "linux"}},
 		Tasks: []*api.Task{{
 			Name: "prepull", Driver: string(Docker), Config: settings,
 			Resources: &api.Resources{CPU: new(50), MemoryMB: new(64)},

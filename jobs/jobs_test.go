@@ -2,6 +2,7 @@ package jobs_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,8 +19,8 @@ import (
 
 	"berth/jobs"
 	"berth/orchestrator"
+	"berth/orchestrator/backend/nomad/nomadtest"
 	"berth/sandboxd"
-	"berth/slots/need"
 )
 
 // templates are one for each driver, with everything said that can be said.
@@ -89,8 +90,7 @@ func TestTheFilesForPeopleAreWhatTheCodeMakes(t *testing.T) {
 }
 
 func TestNomadItselfReadsTheFilesAsWeMeantThem(t *testing.T) {
-	nomad, err := exec.LookPath("nomad")
-	need.Facility(t, "nomad", err)
+	nomad := nomadtest.Program(t)
 	for name, file := range files(t) {
 		t.Run(name, func(t *testing.T) {
 			text, err := file.HCL()
@@ -101,9 +101,44 @@ func TestNomadItselfReadsTheFilesAsWeMeantThem(t *testing.T) {
 			require.NoError(t, err)
 			var read struct{ Job *api.Job }
 			require.NoError(t, json.Unmarshal(out, &read))
+			for _, task := range file.Job.TaskGroups[0].Tasks { // to Nomad the one of that name is apart
+				if len(task.Identities) > 0 {
+					task.Identity, task.Identities = task.Identities[0], []*api.WorkloadIdentity{}
+				}
+			}
 			file.Job.Canonicalize()
 			read.Job.Canonicalize()
 			assert.Equal(t, asJSON(t, file.Job), asJSON(t, read.Job))
+		})
+	}
+}
+
+func TestNomadHasNothingToWarnOf(t *testing.T) {
+	a := nomadtest.Start(t, nomadtest.Config{})
+	for name, file := range files(t) {
+		t.Run(name, func(t *testing.T) {
+			file.Job.Namespace, file.Job.Region, file.Job.NodePool = nil, nil, nil // which it does not have
+			if most := file.Job.TaskGroups[0].Tasks[0].Resources.MemoryMaxMB; most != nil {
+				*most = 0 // which only a scheduler that allows it takes without a warning
+			}
+			text, err := file.HCL()
+			require.NoError(t, err)
+			path := filepath.Join(t.TempDir(), "job.nomad.hcl")
+			require.NoError(t, os.WriteFile(path, text, 0o600))
+			for _, verb := range []string{"validate", "plan"} {
+				out, err := a.Command("job", verb, path).CombinedOutput()
+				if code, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || verb != "plan" || code.ExitCode() != 1) { // 1: there would be changes
+					require.NoError(t, err, "%s", out)
+				}
+				assert.NotContains(t, string(out), "Job Warnings", "%s", out)
+			}
+			checked, _, err := a.Client.Jobs().Validate(file.Job, nil)
+			require.NoError(t, err)
+			assert.Empty(t, checked.ValidationErrors)
+			assert.Empty(t, checked.Warnings)
+			planned, _, err := a.Client.Jobs().Plan(file.Job, false, nil)
+			require.NoError(t, err)
+			assert.Empty(t, planned.Warnings)
 		})
 	}
 }

@@ -22,6 +22,7 @@ job "berth-orchestrator" {
     constraint {
       attribute = "${attr.kernel.name}"
       value     = "linux"
+      operator  = "="
     }
 
     task "orchestrator" {
@@ -72,6 +73,8 @@ job "berth-orchestrator" {
         data        = "{{ with nomadVar \"nomad/jobs/berth-orchestrator\" }}{{ .token }}{{ end }}"
         change_mode = "restart"
         perms       = "0600"
+        uid         = 65532
+        gid         = 65532
       }
 
       # What the policy is given to.

@@ -1,18 +1,23 @@
 # What the orchestrator of a pool needs, and no more.
 
+# Which machines are drained, and by when. Without it a drain is heard of when it
+# stops containers.
+node {
+  policy = "read"
+}
+
 namespace "default" {
   capabilities = [
-    "submit-job",      # register the pool's job, and have an allocation placed anew
+    "submit-job",      # register the pool's job, and change its count
     "read-job",        # its allocations, deployments and events
-    "scale-job",       # change its count
     "alloc-lifecycle", # stop one allocation
   ]
 
   variables {
-    # Beside each job the secret that its containers' tokens are made of, and
-    # which allocation is which container.
+    # Beside each job the secret that its containers' tokens are made of, which
+    # allocation is which container, and the lock of who scales it.
     path "nomad/jobs/berth-*" {
-      capabilities = ["list", "read", "write"]
+      capabilities = ["read", "write"] # listing comes with reading
     }
   }
 }

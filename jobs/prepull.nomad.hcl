@@ -15,6 +15,7 @@ job "berth-prepull" {
     constraint {
       attribute = "${attr.kernel.name}"
       value     = "linux"
+      operator  = "="
     }
 
     task "prepull" {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -39,18 +40,35 @@ func Sandboxd(t Template) (*api.Job, error) {
 			MaxParallel: new(1), Canary: new(1), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second),
 			HealthyDeadline: new(3 * time.Minute), ProgressDeadline: new(t.Drain + 10*time.Minute), AutoRevert: new(true), AutoPromote: new(true),
 		},
+		// A machine that is drained keeps what has leases until they end, or to the
+		// deadline: the orchestrator stops what has none. With any number above 0
+		// Nomad would stop so many at once, leased or not.
 		Migrate: &api.MigrateStrategy{
-			MaxParallel: new(1), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second), HealthyDeadline: new(3 * time.Minute),
+			MaxParallel: new(0), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second), HealthyDeadline: new(3 * time.Minute),
 		},
 		Spreads:       []*api.Spread{{Attribute: "${node.unique.id}", Weight: new(int8(100))}},
 		EphemeralDisk: &api.EphemeralDisk{SizeMB: &t.DiskMB},
-		ShutdownDelay: new(2 * time.Second),
+		ShutdownDelay: new(shutdownDelay),
 		Constraints:   constraints(t),
-		Services:      []*api.Service{service(t.Job, Group)},
+		Services:      []*api.Service{service(t.Job)},
 		Tasks:         []*api.Task{task(t)},
 	}
 	job.TaskGroups = []*api.TaskGroup{group}
 	return job, nil
+}
+
+// A container that is told to stop hears of it after a delay, has its time to
+// drain, and a margin before it is killed.
+const (
+	shutdownDelay = 2 * time.Second
+	defaultDrain  = 25 * time.Second
+	killMargin    = 5 * time.Second
+)
+
+// Ending is how long after it was told to stop a container ends at the latest.
+func (t Template) Ending() time.Duration {
+	or(&t.Drain, defaultDrain)
+	return shutdownDelay + t.Drain + killMargin
 }
 
 // blank is what all jobs begin with.
@@ -73,7 +91,7 @@ const landlockKernel = `^(5\.(1[3-9]|[2-9][0-9])|[6-9]\.|[1-9][0-9]+\.)`
 
 // constraints are what a machine must have for the isolation that is asked for.
 func constraints(t Template) []*api.Constraint {
-	all := []*api.Constraint{{LTarget: "${attr.kernel.name}", RTarget: "linux"}}
+	all := []*api.Constraint{{LTarget: "${attr.kernel.name}", Operand: "=", RTarget: "linux"}}
 	if t.Isolation != "none" && t.Isolation != "basic" && t.Isolation != "uid" {
 		all = append(all, &api.Constraint{LTarget: "${attr.kernel.version}", Operand: "regexp", RTarget: landlockKernel})
 	}
@@ -84,10 +102,11 @@ func constraints(t Template) []*api.Constraint {
 }
 
 // service registers the port with Nomad. Liveness and readiness are asked
-// apart: a container that drains is alive and takes no more.
-func service(name, task string) *api.Service {
+// apart: a container that drains is alive and takes no more. The name is that of a
+// host, which a job's need not be.
+func service(name string) *api.Service {
 	return &api.Service{
-		Name: name, Provider: "nomad", PortLabel: Port, TaskName: task,
+		Name: strings.Trim(strings.ReplaceAll(name, "_", "-"), "-"), Provider: "nomad", PortLabel: Port,
 		Checks: []api.ServiceCheck{
 			{
 				Name: "alive", Type: "http", Path: "/livez", Interval: 10 * time.Second, Timeout: 5 * time.Second,
@@ -101,7 +120,7 @@ func service(name, task string) *api.Service {
 // task is the sandboxd of a container.
 func task(t Template) *api.Task {
 	one := &api.Task{
-		Name: Group, Driver: string(t.Driver), KillTimeout: new(t.Drain + 5*time.Second), KillSignal: "SIGTERM",
+		Name: Group, Driver: string(t.Driver), KillTimeout: new(t.Drain + killMargin), KillSignal: "SIGTERM",
 		Env: environment(t), Config: config(t), Templates: secrets(t),
 		Resources: &api.Resources{MemoryMB: &t.MemoryMB, MemoryMaxMB: &t.MemoryMaxMB},
 		LogConfig: &api.LogConfig{MaxFiles: new(3), MaxFileSizeMB: new(10)},

@@ -17,6 +17,12 @@ variable "slots" {
   description = "slots of each container"
 }
 
+variable "memory_max" {
+  type        = number
+  default     = 0
+  description = "MB that a container may use while its machine has them to spare, where the scheduler allows memory oversubscription; 0: no more than memory"
+}
+
 variable "image" {
   type        = string
   default     = "berth/sandboxd:latest"
@@ -48,6 +54,7 @@ job "berth-default" {
     constraint {
       attribute = "${attr.kernel.name}"
       value     = "linux"
+      operator  = "="
     }
 
     constraint {
@@ -99,11 +106,10 @@ job "berth-default" {
         SANDBOXD_TOKEN_FILE    = "${NOMAD_SECRETS_DIR}/token"
       }
 
-      # memory_max counts where the scheduler allows memory oversubscription.
       resources {
         cpu        = 1000
         memory     = 1024
-        memory_max = 2048
+        memory_max = var.memory_max
       }
 
       logs {
@@ -178,7 +184,7 @@ job "berth-default" {
     }
 
     migrate {
-      max_parallel     = 1
+      max_parallel     = 0
       health_check     = "checks"
       min_healthy_time = "3s"
       healthy_deadline = "3m"
@@ -193,7 +199,6 @@ job "berth-default" {
     service {
       name     = "berth-default"
       port     = "http"
-      task     = "sandboxd"
       provider = "nomad"
 
       check {

@@ -72,7 +72,7 @@ type Template struct {
 	Cores       int // whole cores, so that nproc is true; 0: CPU counts
 	CPU         int // MHz; default 1000 when there are no Cores
 	MemoryMB    int // default 1024
-	MemoryMaxMB int // what a container may use when the machine has it to spare; default twice MemoryMB
+	MemoryMaxMB int // what a container may use when the machine has it to spare; 0: no more than MemoryMB. Only schedulers that allow memory oversubscription heed it, others warn
 	DiskMB      int // default 2048
 
 	Meta map[string]string // more of it
@@ -96,10 +96,9 @@ func (t Template) withDefaults() (Template, error) {
 	or(&t.Command, "/usr/local/bin/sandboxd")
 	or(&t.Slots, 8)
 	or(&t.Longest, time.Hour)
-	or(&t.Drain, 25*time.Second)
+	or(&t.Drain, defaultDrain)
 	or(&t.SlotPids, 512)
 	or(&t.MemoryMB, 1024)
-	or(&t.MemoryMaxMB, 2*t.MemoryMB)
 	or(&t.DiskMB, 2048)
 	if t.Cores == 0 {
 		or(&t.CPU, 1000)
@@ -107,7 +106,7 @@ func (t Template) withDefaults() (Template, error) {
 	if len(t.Datacenters) == 0 {
 		t.Datacenters = []string{"*"}
 	}
-	if t.Slots < 1 || t.Count < 0 || t.MemoryMB < 1 || t.MemoryMaxMB < t.MemoryMB || t.DiskMB < 1 || t.Cores < 0 || t.CPU < 0 {
+	if t.Slots < 1 || t.Count < 0 || t.MemoryMB < 1 || t.MemoryMaxMB != 0 && t.MemoryMaxMB < t.MemoryMB || t.DiskMB < 1 || t.Cores < 0 || t.CPU < 0 {
 		return t, errors.New("count, slots or resources: a number is too small")
 	}
 	if t.SlotMemory < 0 || t.SlotPids < 0 || t.SlotDisk < 0 || !(t.SlotCPUs >= 0) || math.IsInf(t.SlotCPUs, 0) {
