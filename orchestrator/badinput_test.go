@@ -1,10 +1,15 @@
 package orchestrator_test
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -87,4 +92,30 @@ func TestNoRouteTakesBadInputForGood(t *testing.T) {
 	assert.Equal(t, "ready", i.get("/v1/containers").object()["containers"].([]any)[0].(object)["state"])
 	assert.NotContains(t, i.log.String(), "panicked")
 	assert.NotContains(t, i.log.String(), "request failed")
+}
+
+// A client that sends all of its file before it looks for an answer gets the
+// one that was there long before, from us as from the container.
+func TestARefusedUploadIsHeardByWhoSendsFirst(t *testing.T) {
+	const more = 16 << 20 // than the kernel keeps for a connection
+	i := start(t, sandboxtest.DataDir(t), "--containers", "1")
+	lease := i.acquire(object{"trajectory": "a"})
+	for target, want := range map[string]int{
+		path(lease, "/files/none?untar=1"):    http.StatusBadRequest,
+		"/v1/leases/none:slot_0:1/files/none": http.StatusServiceUnavailable,
+	} {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(i.url, "http://"))
+		require.NoError(t, err)
+		defer conn.Close()
+		require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+		_, err = fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", target, trainerToken, more, strings.Repeat("x", more))
+		require.NoError(t, err, target)
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err, target)
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(t, err, target)
+		require.NoError(t, answer.Body.Close())
+		assert.Equal(t, want, answer.StatusCode, "%s: %s", target, text)
+	}
+	assert.Equal(t, "here", i.run("a", "echo here"), "the lease goes on")
 }

@@ -28,9 +28,13 @@ type Config struct {
 	Backend      string       // local or nomad
 	Nomad        nomad.Config // of the nomad backend, as far as there are settings of it
 	DataDir      string
+	ConfigDB     string   // of sandbox configs; Parse fills it in
+	ConfigKeys   string   // file of the keys that seal their variables
+	ConfigPlain  bool     // without one, store them as they are
 	Sandboxd     string   // program of the local backend's containers
 	SandboxdArgs []string // more of its flags
 	Keep         bool
+	LocalSlots   int // of local sandboxes
 
 	Templates []pool.Template // the first is what trajectories without a lease get
 
@@ -109,9 +113,13 @@ func settings(c *Config, main *pool.Template) (flags *flag.FlagSet, file *string
 	add(flags, integer{&c.MaxConns, 1, 1 << 20}, "max-connections", "8192", "connections that are served at once; further ones wait")
 	add(flags, word{&c.Backend, []string{backendLocal, backendNomad}}, "backend", backendLocal, "what runs the containers: local, as processes; nomad, as allocations")
 	flags.StringVar(&c.DataDir, "data-dir", defaultDirectory(), "where everything of the containers is; slots pass through what is above it")
+	flags.StringVar(&c.ConfigDB, "config-db", "", "SQLite `file` of sandbox configs and organizations; without it config/config.db below --data-dir")
+	flags.StringVar(&c.ConfigKeys, "config-key-file", "", "file of the keys that seal the variables of sandbox configs: one a line, 32 bytes in base64, the first seals; nobody else may be able to read it")
+	flags.BoolVar(&c.ConfigPlain, "config-plaintext", false, "without --config-key-file, store variables of sandbox configs unsealed instead of refusing them")
 	flags.StringVar(&c.Sandboxd, "sandboxd", "", "sandboxd to run; without it the one beside this program, else the one in PATH; on the machines of Nomad /usr/local/bin/sandboxd")
 	flags.Var(list{&c.SandboxdArgs}, "sandboxd-arg", "one more argument of sandboxd serve; may be repeated")
 	flags.BoolVar(&c.Keep, "keep", false, "leave the containers running at the end; the next start finds them")
+	add(flags, integer{&c.LocalSlots, 0, 2000}, "local-slots", "8", "slots on this machine for function tools of privileged organizations, in a container that is started when it is first needed; 0: none")
 	nomadSettings(flags, &c.Nomad)
 	templateSettings(flags, main)
 	add(flags, duration{&c.TrajectoryIdle}, "trajectory-idle", "30m", "how long a trajectory without lease of its own keeps its slot without calling")
@@ -166,6 +174,12 @@ func (c *Config) check() error {
 	}
 	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
 		return fmt.Errorf("data-dir: %w", err)
+	}
+	if c.ConfigDB == "" {
+		c.ConfigDB = filepath.Join(c.DataDir, "config", "config.db")
+	}
+	if c.ConfigPlain && c.ConfigKeys != "" {
+		return errors.New("config-plaintext: there is --config-key-file, which seals")
 	}
 	names := map[string]bool{}
 	for i := range c.Templates {

@@ -41,8 +41,11 @@ func nomadSettings(flags *flag.FlagSet, c *nomad.Config) {
 	add(flags, integer{&t.Cores, 0, 1 << 10}, "nomad-cores", "0", "whole CPUs of each container; 0: --nomad-cpu counts")
 	add(flags, integer{&t.CPU, 1, 1 << 24}, "nomad-cpu", "1000", "MHz of each container")
 	add(flags, integer{&t.MemoryMB, 1, 1 << 24}, "nomad-memory", "1024", "MB of memory of each container")
-	add(flags, integer{&t.MemoryMaxMB, 0, 1 << 24}, "nomad-memory-max", "0", "MB that it may use while the machine has them to spare; 0: twice as many")
+	add(flags, integer{&t.MemoryMaxMB, 0, 1 << 24}, "nomad-memory-max", "0", "MB that it may use while the machine has them to spare, where the scheduler allows memory oversubscription; 0: no more than --nomad-memory")
 	add(flags, integer{&t.DiskMB, 10, 1 << 24}, "nomad-disk", "2048", "MB of disk of each container")
+	add(flags, duration{&c.LockTTL}, "nomad-lock-ttl", nomad.MinLockTTL.String(), "how long one of several orchestrators may scale a job without hearing from Nomad; when it dies another one does after twice that and --nomad-lock-delay")
+	add(flags, duration{&c.LockDelay}, "nomad-lock-delay", "1s", "how long nobody scales a job after its lock has ended by itself")
+	flags.StringVar(&c.Name, "nomad-name", "", "what this orchestrator is called beside others; without it by its host and process")
 	flags.BoolVar(&c.Purge, "nomad-purge", false, "take the jobs away at the end; without it their containers go on, and the next start finds them")
 }
 
@@ -89,7 +92,7 @@ func (c *Config) openBackend(ctx context.Context, logger hclog.Logger) (fleet, e
 		return b, nil
 	}
 	b, err := local.Open(ctx, local.Config{
-		Dir: filepath.Join(c.DataDir, "containers"), Binary: c.Sandboxd, Args: c.SandboxdArgs, Keep: c.Keep,
+		Dir: filepath.Join(c.DataDir, "containers"), Binary: c.Sandboxd, Args: append(c.hidden(), c.SandboxdArgs...), Keep: c.Keep,
 		Grace: c.DrainTimeout, Logger: logger, Expect: c.specs(),
 	})
 	if err != nil {

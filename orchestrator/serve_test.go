@@ -72,7 +72,10 @@ func start(t testing.TB, dir string, args ...string) *instance {
 	for name, token := range map[string]string{"trainer": trainerToken, "operator": operatorToken} {
 		require.NoError(t, os.WriteFile(filepath.Join(tokens, name), []byte(token+"\n"), 0o600))
 	}
+	keys := filepath.Join(tokens, "keys")
+	require.NoError(t, os.WriteFile(keys, []byte(orchestrator.NewKey()), 0o600))
 	config, err := orchestrator.Parse(append([]string{
+		"--config-key-file", keys,
 		"--listen", "127.0.0.1:0", "--data-dir", dir, "--sandboxd", sandboxtest.Agent(t), "--isolation-require", "none",
 		"--containers", "2", "--slots", "2", "--drain-timeout", "5s",
 		"--token-file", filepath.Join(tokens, "trainer"), "--operator-token-file", filepath.Join(tokens, "operator"),

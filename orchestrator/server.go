@@ -14,6 +14,8 @@ import (
 
 	"berth/orchestrator/backend"
 	"berth/orchestrator/calls"
+	"berth/orchestrator/config"
+	"berth/orchestrator/function"
 	"berth/orchestrator/httpapi"
 	"berth/orchestrator/pool"
 	"berth/orchestrator/recent"
@@ -29,6 +31,9 @@ type Server struct {
 	backend  fleet
 	pools    *pool.Pools
 	calls    *calls.Carrier
+	configs  *config.Store
+	hosted   *hosted // nil: there are no local sandboxes
+	tools    *function.Runner
 	http     *httpapi.Server
 }
 
@@ -53,6 +58,9 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	s.announce(version)
+	if s.configs, err = c.openConfigs(ctx); err != nil {
+		return nil, err
+	}
 	if s.backend, err = c.openBackend(ctx, logger); err != nil {
 		return nil, err
 	}
@@ -65,7 +73,18 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	s.calls = calls.New(s.pools, calls.Config{
 		Template: c.Templates[0].Name, Idle: c.TrajectoryIdle, Wait: c.TrajectoryWait, Logger: logger, Recent: seen,
 	})
-	s.http = httpapi.New(httpapi.Deps{Logger: logger, Metrics: metrics, Pools: s.pools, Calls: s.calls, Recent: seen}, httpapi.Config{ //nolint:contextcheck // requests have contexts of their own
+	if c.LocalSlots > 0 {
+		if s.hosted, err = c.openHosted(ctx, logger); err != nil {
+			if c.Backend == backendLocal {
+				return nil, err
+			}
+			logger.Warn("no local sandboxes: tools of privileged organizations are refused", "error", err)
+			s.hosted, err = nil, nil
+		}
+	}
+	s.tools = s.newTools()
+
+	s.http = httpapi.New(httpapi.Deps{Logger: logger, Metrics: metrics, Pools: s.pools, Calls: s.calls, Recent: seen, Configs: s.configs, Tools: s.tools}, httpapi.Config{ //nolint:contextcheck // requests have contexts of their own
 		Token: token, OperatorToken: operatorToken, Template: c.Templates[0].Name, MaxBody: c.MaxBody, MaxConns: c.MaxConns, DrainTimeout: c.DrainTimeout,
 	})
 	return s, nil
@@ -107,7 +126,7 @@ func (s *Server) announce(version string) {
 // variables and of sandboxd's further arguments.
 func (c Config) String() string {
 	const redacted = "(redacted)"
-	for _, path := range []*string{&c.TokenFile, &c.OperatorTokenFile} {
+	for _, path := range []*string{&c.TokenFile, &c.OperatorTokenFile, &c.ConfigKeys} {
 		if *path != "" {
 			*path = redacted
 		}
@@ -172,6 +191,12 @@ const lastCalls = time.Second
 // Close ends what Open has opened, in the opposite order. Run does it as well.
 func (s *Server) Close() error {
 	var errs []error
+	if s.tools != nil {
+		errs = append(errs, s.tools.Close())
+	}
+	if s.hosted != nil {
+		errs = append(errs, s.hosted.close())
+	}
 	if s.calls != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), lastCalls)
 		if err := s.calls.Close(ctx); err != nil {
@@ -184,6 +209,9 @@ func (s *Server) Close() error {
 	}
 	if s.backend != nil {
 		errs = append(errs, s.backend.Close())
+	}
+	if s.configs != nil {
+		errs = append(errs, s.configs.Close())
 	}
 	if s.listener != nil {
 		if err := s.listener.Close(); !errors.Is(err, net.ErrClosed) {

@@ -183,8 +183,10 @@ Variables win over the file, flags win over both. Where Nomad is stands in its
 own variables: NOMAD_ADDR, NOMAD_TOKEN, NOMAD_NAMESPACE, NOMAD_REGION,
 NOMAD_CACERT and so on.
 
-Several orchestrators may serve the same containers of Nomad. One learns within
-5 seconds of a slot that another has given: send all calls of a trajectory to
+Several orchestrators may serve the same containers of Nomad. One of them, who
+holds a lock there, starts and stops containers; when it ends another one does.
+Each learns within 5 seconds of a slot that another one has given, which is
+too late for a trajectory's own calls: send all calls of a trajectory to
 the same one, at least until its first call is older than that.
 
 `)

@@ -21,6 +21,11 @@ type Container struct {
 	// first, and idle ones of high rank are stopped first. 0 where the backend
 	// can stop any as well as any other.
 	Rank int
+
+	// Draining says that whoever has the machine wants it empty: no new lease
+	// is given, and the container is to be stopped when it has none left.
+	Draining bool
+	Deadline time.Time // when what is left in a draining one is ended; the zero time: never, or it is not known
 }
 
 // redacted stands where a secret is.
@@ -97,4 +102,8 @@ type Backend interface {
 	// slow holds up nobody and misses no down; several ups of one container
 	// that it has not seen yet may come as the last of them.
 	Watch(ctx context.Context) iter.Seq[Event]
+	// Duty says who starts and stops the containers of the template. Where
+	// several orchestrators share them it is one of them, and may become
+	// another one at any time. What has begun when it does comes to no effect.
+	Duty(template string) Duty
 }

@@ -15,6 +15,9 @@
 //	                       ▲ │ crash
 //	                       └─┘ restart: same ID, token, slots, leases, journal
 //
+// What its machine is about to do to it is told while it is up: see
+// Container.Draining.
+//
 // # Errors
 //
 // Every error is a *slots.Error. Its kind means:

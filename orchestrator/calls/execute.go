@@ -19,6 +19,7 @@ import (
 type Answer struct {
 	dispatch.Answer
 	Acquire time.Duration // until the call had its slot; 0: the trajectory held it already
+	Lease   pool.Ref      // of the slot; zero: it never had one
 }
 
 // Execute runs a call of a trajectory in its slot, which the first call
@@ -39,11 +40,11 @@ func (c *Carrier) Execute(ctx context.Context, trajectory string, call api.Call)
 	}
 	done, err := c.use(ctx, lease)
 	if err != nil {
-		return Answer{Answer: dispatch.Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, Acquire: took}, c.Told(trajectory, lease, err)
+		return Answer{Answer: dispatch.Answer{Result: api.Result{ExecutionID: call.ExecutionID}}, Acquire: took, Lease: lease.Ref()}, c.Told(trajectory, lease, err)
 	}
 	defer done()
 	answer, err := c.do(ctx, lease, dispatch.Call{Call: call}, took)
-	return Answer{answer, took}, c.Told(trajectory, lease, err)
+	return Answer{answer, took, lease.Ref()}, c.Told(trajectory, lease, err)
 }
 
 // Do runs a call in the slot of the lease, with the lease's token.

@@ -143,7 +143,7 @@ func (d *Dispatcher) answered(b *batch, p *Pending, result api.Result) {
 	}
 	d.observeLocked(now.Sub(p.sent))
 	d.returnLocked(b, p, &result, result.Err(), now)
-	d.pumpLocked(now)
+	d.gatherLocked(now)
 }
 
 // broken ends the calls of a batch that got no result.

@@ -67,6 +67,7 @@ type Dispatcher struct {
 	waiting    int     // calls of all lanes that were not sent
 	sent       int     // calls that were sent and have no answer
 	usual      time.Duration
+	gathering  bool // somebody is in gatherLocked, and sends what is ready
 	timer      *time.Timer
 	refusal    *slots.Error  // of further calls; nil: they are taken
 	ended      bool          // by Abort
@@ -183,7 +184,7 @@ func (d *Dispatcher) take(p *Pending) (placed bool, err error) {
 	}
 	d.places++
 	d.enqueueLocked(p, p.submitted)
-	d.pumpLocked(p.submitted)
+	d.gatherLocked(p.submitted)
 	p.direct = p.direct && p.batch != nil && p.batch.own
 	return true, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -69,6 +70,25 @@ func TestTheNextCallIsSentWhileALongOneRuns(t *testing.T) {
 		a, err := d.Do(t.Context(), call("slot_1", "short", 1))
 		require.NoError(t, err)
 		assert.Zero(t, a.Timing.Dispatch)
+	})
+}
+
+func TestCallsOfTheSameMomentGoTogetherOnABusyMachine(t *testing.T) {
+	c := &container{}
+	serve(t, c, dispatch.Config{}, func(t *testing.T, d *dispatch.Dispatcher) {
+		start(t.Context(), t, d, call("slot_0", "long", second))
+		// With one processor, all of them can run before the first one does.
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+		before := d.Stats().Requests
+		var callers sync.WaitGroup
+		for i := range 32 {
+			callers.Go(func() {
+				_, err := d.Do(t.Context(), call(fmt.Sprint("short", i), "", 100))
+				assert.NoError(t, err)
+			})
+		}
+		callers.Wait()
+		assert.LessOrEqual(t, d.Stats().Requests-before, uint64(2))
 	})
 }
 

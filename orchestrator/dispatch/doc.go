@@ -5,10 +5,12 @@
 // promise:
 //
 //   - A call is sent at once while few calls are under way in the container,
-//     one by one, so that it costs nothing over a direct call. While many are,
-//     calls are collected until they are half as many as are under way beyond
-//     those few, and never longer than a quarter of the time that quick calls
-//     take there now, nor than Config.MaxHold. Then all of them go out.
+//     so that it costs nothing over a direct call. While many are, calls are
+//     collected until they are as many as are under way beyond those few, and
+//     never longer than a third of the time that quick calls take there now,
+//     nor than Config.MaxHold. Then all of them go out.
+//   - Beside calls under way, those go together that are there at the same
+//     moment: on a busy machine they have come while others had the processor.
 //   - Requests are streamed batches. Each result reaches its caller when its
 //     line comes; no request waits for the end of another.
 //   - The calls of one lease on a slot reach the container in the order of

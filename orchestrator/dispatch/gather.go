@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"time"
 
@@ -10,13 +11,12 @@ import (
 
 const (
 	// few is how many calls may be under way beside which each next one is sent
-	// at once. Of those that are under way beyond, share is the part that is
-	// worth a request of its own: one of so many.
-	few   = 8
-	share = 2
+	// at once. It is about as many as keep a small machine busy. As many calls
+	// as are under way beyond these are worth a request of their own.
+	few = 4
 	// patience is the part of the usual time of a call that it may be collected
 	// for: one of so many.
-	patience = 4
+	patience = 3
 	// usualAtFirst is taken for the usual time until calls have shown theirs.
 	usualAtFirst = 8 * time.Millisecond
 	// usualWeight and usualDrift are how fast the usual time follows a shorter
@@ -89,6 +89,24 @@ func (d *Dispatcher) reopenLocked(l *lane, now time.Time) {
 	d.readyCalls += len(l.waiting)
 }
 
+// gatherLocked is pumpLocked, but lets every goroutine go first that could: on
+// a busy machine those are handlers of requests that have come meanwhile, and
+// carriers of answers that make room for more. What they make ready goes in the
+// same request. On an idle machine there are none, and it costs nothing.
+func (d *Dispatcher) gatherLocked(now time.Time) {
+	if d.gathering {
+		return
+	}
+	if d.sent > 0 && d.readyCalls > 0 {
+		d.gathering = true
+		d.mu.Unlock()
+		runtime.Gosched()
+		d.mu.Lock()
+		d.gathering = false
+	}
+	d.pumpLocked(now)
+}
+
 // pumpLocked sends what is ready, all of it or nothing. It is called after
 // every change of what is ready or under way.
 func (d *Dispatcher) pumpLocked(now time.Time) {
@@ -96,7 +114,7 @@ func (d *Dispatcher) pumpLocked(now time.Time) {
 		return
 	}
 	left := d.holdLocked() - now.Sub(d.ready[0].since)
-	if left > 0 && d.readyCalls < (d.sent-few)/share {
+	if left > 0 && d.readyCalls < d.sent-few {
 		d.timer.Reset(left)
 		return
 	}

@@ -14,7 +14,7 @@ import (
 func newContainer(v pool.ContainerView) poolapi.Container {
 	a := poolapi.Container{
 		ID: v.Container.ID, Template: v.Container.Template, State: string(v.State), Failure: v.Failure, URL: v.Container.URL,
-		Started: v.Container.Started, Seen: v.Seen, Slots: make([]poolapi.Slot, len(v.Slots)),
+		Started: v.Container.Started, Seen: v.Seen, Deadline: v.Container.Deadline, Slots: make([]poolapi.Slot, len(v.Slots)),
 	}
 	for i, s := range v.Slots {
 		a.Slots[i] = poolapi.Slot{
@@ -111,6 +111,7 @@ func (s *Server) poolAnswers() []poolapi.Pool {
 		}
 		all[i] = poolapi.Pool{
 			Template: p.Template, Slots: p.Slots, Available: p.Available, Acquired: p.Acquired, ByState: p.ByState,
+			Scales: p.Duty.Held, ScaledBy: p.Duty.Holder,
 			Containers: containers, Starting: p.Starting, Queue: p.Queue, OldestS: p.Oldest.Seconds(),
 			Waited: poolapi.Waited{
 				Count: p.Waited.Count, P50S: p.Waited.P50.Seconds(), P99S: p.Waited.P99.Seconds(), LongestS: p.Waited.Longest.Seconds(),

@@ -31,7 +31,9 @@ type message struct {
 // as long as their readers do.
 func newForwarder() *http.Client {
 	return &http.Client{
-		Transport:     &http.Transport{MaxIdleConnsPerHost: 32, IdleConnTimeout: time.Minute, DisableCompression: true},
+		Transport: &http.Transport{
+			MaxIdleConnsPerHost: 32, IdleConnTimeout: time.Minute, DisableCompression: true, ExpectContinueTimeout: 10 * time.Second,
+		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"iter"
 	"net/http"
 	"strings"
@@ -46,7 +47,11 @@ func (s *Server) locate(c echo.Context) (pool.Lease, error) {
 	if err != nil {
 		return pool.Lease{}, err
 	}
-	return s.Calls.Locate(c.Request().Context(), which)
+	lease, err := s.Calls.Locate(c.Request().Context(), which)
+	if err == nil {
+		s.tellDraining(c, which)
+	}
+	return lease, err
 }
 
 // executeLease answers POST /v1/leases/{lease}/execute: with the result, or
@@ -307,6 +312,18 @@ var asked = []string{echo.HeaderContentType, "Range", "If-Match", "If-None-Match
 // leaseFile answers {GET,HEAD,PUT} /v1/leases/{lease}/files/{path}, by the
 // container's /slots/{slot}/files/{path}.
 func (s *Server) leaseFile(c echo.Context) error {
+	if c.Request().Method != http.MethodPut {
+		return s.forwardFile(c, nil)
+	}
+	body := s.patient(c)
+	err := s.forwardFile(c, body)
+	if err != nil {
+		body.Refuse(c.Request())
+	}
+	return err
+}
+
+func (s *Server) forwardFile(c echo.Context, body io.Reader) error {
 	lease, err := s.locate(c)
 	if err != nil {
 		return err
@@ -323,8 +340,9 @@ func (s *Server) leaseFile(c echo.Context) error {
 		}
 	}
 	m.header.Set(api.HeaderToken, tokenText(lease))
-	if r.Method == http.MethodPut {
-		m.body, m.length = s.patient(c), r.ContentLength
+	if body != nil {
+		m.body, m.length = body, r.ContentLength
+		m.header.Set("Expect", "100-continue") // what the container refuses need not be sent to it
 	}
 	return s.forward(c, lease, m)
 }

@@ -24,7 +24,22 @@ func newLease(l pool.Lease) poolapi.Lease {
 		ID: l.Ref().String(), Template: l.Template, Trajectory: l.Slot.Trajectory, Container: l.Container.ID,
 		SlotID: l.Slot.SlotID, Labels: labels, Further: l.Further,
 		AcquiredAt: l.Slot.AcquiredAt, ExpiresAt: l.Slot.ExpiresAt, TTLSeconds: l.Slot.TTL.Seconds(),
+		Draining: l.Container.Draining, Deadline: l.Container.Deadline,
 	}
+}
+
+// tellDraining lets the holder of the lease know that its container is to be
+// stopped. It comes before the answer.
+func (s *Server) tellDraining(c echo.Context, of pool.Ref) {
+	draining, deadline := s.Pools.Draining(of.Container)
+	if !draining {
+		return
+	}
+	by := poolapi.DrainsLater
+	if !deadline.IsZero() {
+		by = deadline.UTC().Format(time.RFC3339)
+	}
+	c.Response().Header().Set(poolapi.HeaderDraining, by)
 }
 
 // seconds reads a number of seconds. JSON has no NaN and no infinity.

@@ -33,6 +33,7 @@ type liveContainer struct {
 	State     pool.ContainerState `json:"state"`
 	Failure   string              `json:"failure,omitempty"`
 	StartedAt time.Time           `json:"started_at"`
+	Deadline  time.Time           `json:"deadline,omitzero"` // of its drain
 	Slots     []liveSlot          `json:"slots"`
 }
 
@@ -155,7 +156,7 @@ func encodeEvent(name string, e liveEvent) ([]byte, error) {
 func newLiveContainer(v pool.ContainerView, running map[pool.Ref]int) liveContainer {
 	a := liveContainer{
 		ID: v.Container.ID, Template: v.Container.Template, State: v.State, Failure: v.Failure,
-		StartedAt: v.Container.Started, Slots: make([]liveSlot, len(v.Slots)),
+		StartedAt: v.Container.Started, Deadline: v.Container.Deadline, Slots: make([]liveSlot, len(v.Slots)),
 	}
 	for i, s := range v.Slots {
 		one := liveSlot{SlotID: s.SlotID, State: s.State, Generation: s.Generation, Releasing: s.Releasing, Reason: s.Reason}

@@ -116,6 +116,7 @@ type collector struct {
 	pools                              *pool.Pools
 	calls                              *calls.Carrier
 	states, leased, queue, containers  *prometheus.Desc
+	scales                             *prometheus.Desc
 	requests, sent, waiting, dispatchd *prometheus.Desc
 }
 
@@ -129,6 +130,7 @@ func newCollector(pools *pool.Pools, of *calls.Carrier) *collector {
 		leased:     desc("berth_pool_leased_slots", "Slots that have a lease.", "template"),
 		queue:      desc("berth_pool_queue", "Acquires that wait for a free slot.", "template"),
 		containers: desc("berth_pool_containers", "Containers by state.", "template", "state"),
+		scales:     desc("berth_pool_scales", "1 if it is on this orchestrator to start and stop containers, 0 if another one does.", "template"),
 		requests:   desc("berth_dispatch_requests", "Requests that carried calls to the containers that are there."),
 		dispatchd:  desc("berth_dispatch_calls", "Calls that those requests carried."),
 		sent:       desc("berth_dispatch_sent", "Calls that were sent and have no answer."),
@@ -138,7 +140,7 @@ func newCollector(pools *pool.Pools, of *calls.Carrier) *collector {
 
 // Describe names the collector's metrics.
 func (k *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{k.states, k.leased, k.queue, k.containers, k.requests, k.sent, k.waiting, k.dispatchd} {
+	for _, d := range []*prometheus.Desc{k.states, k.leased, k.queue, k.containers, k.scales, k.requests, k.sent, k.waiting, k.dispatchd} {
 		out <- d
 	}
 }
@@ -154,6 +156,11 @@ func (k *collector) Collect(out chan<- prometheus.Metric) {
 		}
 		gauge(k.leased, float64(p.Acquired), p.Template)
 		gauge(k.queue, float64(p.Queue), p.Template)
+		scales := 0.0
+		if p.Duty.Held {
+			scales = 1
+		}
+		gauge(k.scales, scales, p.Template)
 		for _, state := range []pool.ContainerState{pool.ContainerDraining, pool.ContainerUnreachable, pool.ContainerReading, pool.ContainerCordoned, pool.ContainerReady} {
 			gauge(k.containers, float64(p.Containers[state]), p.Template, string(state))
 		}

@@ -190,7 +190,7 @@ func (s *Server) once(r route) echo.HandlerFunc {
 // fingerprint stands for all that the request asks for.
 func fingerprint(r *http.Request, body []byte) [sha256.Size]byte {
 	h := sha256.New()
-	for _, part := range []string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery} {
+	for _, part := range []string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, r.Header.Get(poolapi.HeaderOrganization)} {
 		_, _ = io.WriteString(h, part+"\n") // it never fails
 	}
 	_, _ = h.Write(body)

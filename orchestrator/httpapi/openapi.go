@@ -34,6 +34,8 @@ type about struct {
 	stream   reflect.Type // of the events that it answers when asked to
 	status   []int        // when all went well; none: 200
 	key      keyed        // what it does with headerKey
+
+	organized bool // it is about the organisation that a header names
 }
 
 // is is the type for an about.
@@ -52,6 +54,10 @@ var queries = map[string]object{
 	"stdout_offset": {"schema": object{"type": "integer", "minimum": 0}, "description": "Bytes of stdout that the client has."},
 	"stderr_offset": {"schema": object{"type": "integer", "minimum": 0}, "description": "Bytes of stderr that the client has."},
 	"tar":           {"schema": object{"type": "string"}, "description": "1 or gz: the tree as an archive."},
+	"limit":         {"schema": object{"type": "integer", "minimum": 1, "maximum": 1000}, "description": "At most so many."},
+	"after":         {"schema": object{"type": "string"}, "description": "The id of the last one that is known."},
+	"sandbox_type":  {"schema": object{"enum": []string{"local", "isolated", "e2b"}}, "description": "Of that type only."},
+	"reveal":        {"schema": object{"type": "boolean"}, "description": "Show the values, to operators."},
 	"untar":         {"schema": object{"type": "string"}, "description": "1: the body is an archive to unpack there."},
 }
 
@@ -318,6 +324,12 @@ func (s *schemas) operation(r route) (object, error) {
 		p := object{"name": name, "in": "query"}
 		maps.Copy(p, queries[name])
 		parameters = append(parameters, p)
+	}
+	if a.organized {
+		parameters = append(parameters, object{
+			"name": poolapi.HeaderOrganization, "in": "header", "schema": object{"type": "string", "default": poolapi.DefaultOrganization},
+			"description": "Whose the request is.",
+		})
 	}
 	if a.key != keyIgnored {
 		parameters = append(parameters, object{

@@ -23,7 +23,14 @@ type route struct {
 
 // routes is the whole HTTP surface of the control plane.
 func (s *Server) routes() []route {
-	return slices.Concat(s.pageRoutes(), s.trajectoryRoutes(), s.poolRoutes(), s.leaseRoutes(), s.slotRoutes())
+	all := slices.Concat(s.pageRoutes(), s.trajectoryRoutes(), s.poolRoutes(), s.leaseRoutes(), s.slotRoutes())
+	if s.Configs != nil {
+		all = append(all, s.configRoutes()...)
+	}
+	if s.Tools != nil {
+		all = append(all, s.toolRoutes()...)
+	}
+	return all
 }
 
 // pageRoutes are for people, and for programs that want to know whether and

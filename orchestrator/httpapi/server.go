@@ -17,20 +17,23 @@ import (
 	"golang.org/x/net/netutil"
 
 	"berth/orchestrator/calls"
+	"berth/orchestrator/config"
 	"berth/orchestrator/pool"
 	"berth/orchestrator/recent"
 	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
 
-// Deps are the collaborators of a Server. All but Logger and Recent are
-// required.
+// Deps are the collaborators of a Server. All but Logger, Recent, Configs and
+// Tools are required.
 type Deps struct {
 	Logger  hclog.Logger  // nil discards
 	Recent  *recent.Calls // what Calls tells of; nil: the dashboard shows no calls
 	Metrics *Metrics
 	Pools   *pool.Pools
 	Calls   *calls.Carrier
+	Configs *config.Store // nil: there are no routes about function tools
+	Tools   Tools         // runs them; nil: no route does
 }
 
 // Config is how a Server behaves. Zero fields mean the default.
@@ -86,17 +89,17 @@ type Server struct {
 }
 
 // New makes a Server. It starts nothing.
-func New(deps Deps, config Config) *Server {
+func New(deps Deps, c Config) *Server {
 	if deps.Metrics == nil || deps.Pools == nil || deps.Calls == nil {
 		panic("httpapi.New needs every collaborator but Logger")
 	}
 	if deps.Logger == nil {
 		deps.Logger = hclog.NewNullLogger()
 	}
-	config = config.withDefaults()
+	c = c.withDefaults()
 	s := &Server{
-		Deps: deps, config: config, logger: deps.Logger.Named("http"), echo: echo.New(),
-		tokens: newTokens(config.Token, config.OperatorToken), forwarder: newForwarder(), ending: make(chan struct{}),
+		Deps: deps, config: c, logger: deps.Logger.Named("http"), echo: echo.New(),
+		tokens: newTokens(c.Token, c.OperatorToken), forwarder: newForwarder(), ending: make(chan struct{}),
 	}
 	s.end = sync.OnceFunc(func() { close(s.ending) })
 	s.viewers.s, s.answers.byKey = s, map[string]*kept{}

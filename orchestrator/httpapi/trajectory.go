@@ -62,6 +62,7 @@ func (s *Server) call(c echo.Context) (api.Result, []byte, error) {
 		return result, text, err
 	}
 	answer, err := s.Calls.Execute(c.Request().Context(), req.TrajectoryID, call)
+	s.tellDraining(c, answer.Lease)
 	result := answer.Result
 	if err != nil {
 		result = api.Refused(result.ExecutionID, err)

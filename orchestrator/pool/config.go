@@ -29,6 +29,7 @@ type Fleet interface {
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	List(ctx context.Context) ([]backend.Container, error)
 	Watch(ctx context.Context) iter.Seq[backend.Event]
+	Duty(template string) backend.Duty
 }
 
 // Connect makes the Remote of a container. It must not wait for anything.

@@ -27,6 +27,11 @@
 // caused it: a caller may leave at any time, and what was won for it is given
 // back.
 //
+// Where several orchestrators share a fleet, one of them starts and stops
+// containers, which its Duty says. Before a container is stopped all its slots
+// are leased by the orchestrators themselves, so that none of them gives one
+// away meanwhile; see close.go.
+//
 // A request whose answer was lost may have been granted. Each grant carries a
 // label of its own, so that such a lease is recognised when the container is
 // read the next time, and released.

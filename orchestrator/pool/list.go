@@ -202,7 +202,7 @@ const (
 
 func (c *container) state() ContainerState {
 	switch {
-	case c.draining || c.closing:
+	case c.leaving() || c.closing:
 		return ContainerDraining
 	case c.silent:
 		return ContainerUnreachable
@@ -228,7 +228,7 @@ func (p *pool) views() []ContainerView {
 	defer p.mu.Unlock()
 	views := make([]ContainerView, 0, len(p.containers))
 	for _, c := range p.containers {
-		v := ContainerView{Container: c.known, State: c.state(), Seen: c.seen, Slots: make([]SlotView, 0, len(c.slots))}
+		v := ContainerView{Container: c.shown(), State: c.state(), Seen: c.seen, Slots: make([]SlotView, 0, len(c.slots))}
 		if c.misread != nil {
 			v.Failure = c.misread.Error()
 		}
@@ -246,6 +246,9 @@ func (s *slot) view() SlotView {
 	v := SlotView{
 		SlotID: s.id, State: s.state, Generation: s.generation, Reason: s.reason,
 		Releasing: s.release != nil || s.owed != nil, Receipt: s.receipt,
+	}
+	if s.closing {
+		v.State = slots.StateDraining
 	}
 	if s.lease != nil {
 		l := shown(*s.lease)

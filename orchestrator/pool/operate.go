@@ -48,7 +48,7 @@ func (p *Pools) Recycle(id string, within time.Duration) error {
 	}
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
-	if !c.draining {
+	if !c.draining && c.pool.duty.Held { // else it is on another one to see that there are enough
 		c.pool.startLocked(1, time.Now())
 	}
 	c.pool.drainLocked(c, within)
@@ -75,10 +75,7 @@ func (p *pool) drainLocked(c *container, within time.Duration) {
 // finishDrainLocked stops a draining container that was just seen to have no
 // lease, or whose time is over.
 func (p *pool) finishDrainLocked(c *container, now time.Time) {
-	if !c.draining {
-		return
-	}
-	if c.cut(now) || c.leased == 0 && c.asked == 0 {
+	if c.leaving() && (c.cut(now) || c.leased == 0 && c.asked == 0 && c.closed()) {
 		p.stopLocked(c, "it was drained")
 	}
 }
@@ -86,13 +83,17 @@ func (p *pool) finishDrainLocked(c *container, now time.Time) {
 // cut reports whether a drain has waited long enough.
 func (c *container) cut(now time.Time) bool { return !c.cutAt.IsZero() && !now.Before(c.cutAt) }
 
-// stopLocked has the fleet stop the container, once at a time.
+// stopLocked has the fleet stop the container, once at a time, if that is on
+// this orchestrator to do.
 func (p *pool) stopLocked(c *container, reason string) {
-	if c.stopping || c.removed {
+	if c.stopping || c.removed || !p.duty.Held {
 		return
 	}
 	c.stopping = p.owner.spawn(func(ctx context.Context) {
-		err := p.owner.fleet.Stop(ctx, c.id, p.owner.cfg.StopGrace)
+		err := p.leads()
+		if err == nil {
+			err = p.owner.fleet.Stop(ctx, c.id, p.owner.cfg.StopGrace)
+		}
 		if err == nil {
 			p.fallen(c.id)
 			p.drop(c, reason)
@@ -108,8 +109,12 @@ func (p *pool) stopLocked(c *container, reason string) {
 }
 
 // mendLocked tries to bring quarantined slots back by resetting them, and
-// replaces a container where that has not helped for half of the slots.
+// replaces a container where that has not helped for half of the slots. It is
+// for one orchestrator to do.
 func (p *pool) mendLocked(c *container, now time.Time) {
+	if !p.duty.Held {
+		return
+	}
 	hopeless := 0
 	for _, s := range c.slots {
 		if s.state != slots.StateQuarantined || s.lease != nil || s.release != nil {

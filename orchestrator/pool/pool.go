@@ -27,6 +27,7 @@ type pool struct {
 	clock      uint64             // counts our changes of slots
 	refused    int                // acquires that found no free slot, since the last decision
 	waits      waits
+	duty       backend.Duty // as it was a moment ago
 
 	starting   map[string]bool // containers that were asked for
 	starts     map[string]bool // starts under way by container; true: it has ended already
@@ -55,6 +56,7 @@ func (p *pool) adopt(known backend.Container) error {
 	p.mu.Lock()
 	c, ok := p.containers[known.ID]
 	if ok && c.known.URL == known.URL && c.known.Token == known.Token {
+		p.learnLocked(c, known)
 		p.mu.Unlock()
 		return nil
 	}
@@ -75,7 +77,8 @@ func (p *pool) connected(known backend.Container, remote Remote) (old Remote) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c, ok := p.containers[known.ID]; ok {
-		old, c.known, c.remote = c.remote, known, remote
+		old, c.remote = c.remote, remote
+		p.learnLocked(c, known)
 		c.look()
 		return old
 	}
@@ -92,6 +95,20 @@ func (p *pool) connected(known backend.Container, remote Remote) (old Remote) {
 	p.containers[known.ID] = c
 	p.owner.spawn(c.watch)
 	return nil
+}
+
+// learnLocked takes in what the fleet knows of a container by now.
+func (p *pool) learnLocked(c *container, known backend.Container) {
+	turned := c.known.Draining != known.Draining
+	c.known = known
+	c.placeLocked()
+	if !turned {
+		return
+	}
+	c.look()
+	p.matchLocked()
+	p.owner.rescale()
+	p.owner.cfg.Log.Info("machine of container changed", "container", c.id, "draining", known.Draining, "deadline", known.Deadline)
 }
 
 // fallen notes that a container is no more, also one whose start has not
@@ -199,7 +216,7 @@ func (p *pool) loseLocked(s *slot, why *slots.Error) {
 // leaseOf is the lease of a slot as its holder sees it.
 func leaseOf(s *slot) Lease {
 	return Lease{
-		Template: s.in.pool.template.Name, Container: s.in.known,
+		Template: s.in.pool.template.Name, Container: s.in.shown(),
 		Slot: shown(*s.lease), Further: s.lease.Labels[labelFurther] != "",
 	}
 }

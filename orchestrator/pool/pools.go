@@ -246,6 +246,19 @@ func (p *Pools) adopt(known backend.Container) {
 	}
 }
 
+// Draining reports whether the container is to be stopped when its leases have
+// ended, and when it is all the same; the zero time: never, or it is not known.
+func (p *Pools) Draining(container string) (draining bool, deadline time.Time) {
+	c := p.container(container)
+	if c == nil {
+		return false, time.Time{}
+	}
+	c.pool.mu.Lock()
+	defer c.pool.mu.Unlock()
+	known := c.shown()
+	return known.Draining, known.Deadline
+}
+
 // Gone is closed once the container is no more, with everything that was in
 // it. Of one that is not known it is closed.
 func (p *Pools) Gone(container string) <-chan struct{} {

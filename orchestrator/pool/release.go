@@ -199,7 +199,7 @@ func (p *pool) renew(ctx context.Context, c *container, ref Ref, ttl time.Durati
 	defer p.mu.Unlock()
 	s := c.slotLocked(ref.SlotID)
 	renewed := Lease{
-		Template: p.template.Name, Container: c.known, Slot: shown(lease), Further: lease.Labels[labelFurther] != "",
+		Template: p.template.Name, Container: c.shown(), Slot: shown(lease), Further: lease.Labels[labelFurther] != "",
 	}
 	if c.removed || s.release != nil || s.owed != nil || lease.Token < s.token {
 		return renewed, nil // it was released meanwhile, but this was the container's answer

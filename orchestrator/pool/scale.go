@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"berth/orchestrator/autoscale"
+	"berth/orchestrator/backend"
 	"berth/slots"
 )
 
@@ -46,13 +47,19 @@ func (p *Pools) scale(ctx context.Context) {
 // scale decides once.
 func (p *pool) scale() {
 	now := time.Now()
+	duty := p.owner.fleet.Duty(p.template.Name)
 	p.mu.Lock()
+	moved := p.duty != duty
+	p.duty = duty
 	for trajectory, e := range p.ended {
 		if now.Sub(e.at) > p.owner.cfg.Remember {
 			delete(p.ended, trajectory)
 		}
 	}
-	d := autoscale.Decide(p.existLocked(), p.template.policy(), now)
+	d := autoscale.Decision{}
+	if duty.Held {
+		d = autoscale.Decide(p.existLocked(), p.template.policy(), now)
+	}
 	p.refused = 0
 	if now.Before(p.startAfter) {
 		d.Start = 0
@@ -63,6 +70,9 @@ func (p *pool) scale() {
 		p.drainLocked(p.containers[id], 0)
 	}
 	p.mu.Unlock()
+	if moved && duty.Shared {
+		p.owner.cfg.Log.Info("duty to scale the pool", "template", p.template.Name, "held", duty.Held, "holder", duty.Holder)
+	}
 	if d.Start > 0 || len(d.Drain) > 0 {
 		p.owner.cfg.Log.Info("pool scaled", "template", p.template.Name, "start", d.Start, "drain", d.Drain, "reason", d.Reason)
 		p.owner.cfg.Observer.Scaled(p.template.Name, d.Start, len(d.Drain))
@@ -73,7 +83,7 @@ func (p *pool) scale() {
 func (p *pool) existLocked() autoscale.Stats {
 	s := autoscale.Stats{Starting: len(p.starting), Queue: p.queue.len() + p.refused, Grew: p.grew, Shrank: p.shrank}
 	for _, c := range p.containers {
-		if c.draining {
+		if c.leaving() {
 			continue
 		}
 		one := autoscale.Container{ID: c.id, Slots: len(c.slots), Leased: c.leased + c.asked, Free: c.spare(), Empty: c.empty, Rank: c.known.Rank}
@@ -98,6 +108,15 @@ func (c *container) spare() int {
 	return max(0, c.free-c.asked)
 }
 
+// leads is an error when it is not on this orchestrator any more to start and
+// stop containers.
+func (p *pool) leads() error {
+	if d := p.owner.fleet.Duty(p.template.Name); !d.Held {
+		return slots.Errorf(slots.KindConflict, "another orchestrator scales pool %s: %s", p.template.Name, d.Holder)
+	}
+	return nil
+}
+
 // startLocked starts containers.
 func (p *pool) startLocked(n int, now time.Time) {
 	for range n {
@@ -115,7 +134,11 @@ func (p *pool) startLocked(n int, now time.Time) {
 func (p *pool) start(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, p.owner.cfg.StartTimeout)
 	defer cancel()
-	started, err := p.owner.fleet.Start(ctx, p.template.Spec(id))
+	err := p.leads()
+	var started backend.Container
+	if err == nil {
+		started, err = p.owner.fleet.Start(ctx, p.template.Spec(id))
+	}
 	if err == nil {
 		err = p.adopt(started)
 	}

@@ -24,6 +24,7 @@ type fleet struct {
 	watchers   []chan backend.Event
 	started    int
 	stopped    []string
+	duty       func() backend.Duty // nil: nobody shares the containers
 }
 
 func newFleet() *fleet { return &fleet{containers: map[string]*container{}} }
@@ -405,6 +406,25 @@ func (c *container) leased() int {
 // sometimes is true with the probability.
 func sometimes(random *rand.Rand, p float64) func() bool {
 	return func() bool { return random.Float64() < p }
+}
+
+func (f *fleet) Duty(string) backend.Duty {
+	f.mu.Lock()
+	duty := f.duty
+	f.mu.Unlock()
+	if duty == nil {
+		return backend.Duty{Held: true}
+	}
+	return duty()
+}
+
+// drain says whether the machine of a container is drained.
+func (f *fleet) drain(id string, draining bool, deadline time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.containers[id]
+	c.known.Draining, c.known.Deadline = draining, deadline
+	f.tellLocked(backend.Event{Kind: backend.Up, Container: c.known})
 }
 
 // announce tells of a container once more.

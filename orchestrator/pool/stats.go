@@ -3,6 +3,7 @@ package pool
 import (
 	"time"
 
+	"berth/orchestrator/backend"
 	"berth/slots"
 )
 
@@ -12,6 +13,9 @@ const StateLeased slots.State = "leased"
 
 // shown is the state that the slot is counted in.
 func (s *slot) shown() slots.State {
+	if s.closing {
+		return slots.StateDraining
+	}
 	if s.state == slots.StateAvailable && !s.free() {
 		return StateLeased
 	}
@@ -30,6 +34,7 @@ type Stats struct {
 	Queue      int // acquires that wait for a free slot
 	Oldest     time.Duration
 	Waited     Waited
+	Duty       backend.Duty // whose it is to start and stop containers
 }
 
 // Waited is how long acquires took until they had their lease.
@@ -52,7 +57,7 @@ func (p *pool) stats() Stats {
 	defer p.mu.Unlock()
 	s := Stats{
 		Template: p.template.Name, ByState: map[slots.State]int{}, Containers: map[ContainerState]int{},
-		Starting: len(p.starting), Queue: p.queue.len(),
+		Starting: len(p.starting), Queue: p.queue.len(), Duty: p.duty,
 	}
 	for _, c := range p.containers {
 		s.Slots += len(c.slots)

@@ -38,6 +38,7 @@ type container struct {
 	draining bool
 	cutAt    time.Time // when a drain stops waiting for leases; zero: never
 	stopping bool
+	closes   bool // its free slots are being taken; see close.go
 	removed  bool
 	empty    time.Time // since when it has no lease
 
@@ -65,11 +66,13 @@ type slot struct {
 	resets     int    // tries to bring it out of quarantine
 	resetAt    time.Time
 	resetting  bool // such a try is under way
+
+	closing bool // a lease of an orchestrator keeps it from everybody; see close.go
 }
 
 // free reports whether the slot could be leased.
 func (s *slot) free() bool {
-	return s.lease == nil && s.release == nil && s.owed == nil && s.state == slots.StateAvailable
+	return s.lease == nil && s.release == nil && s.owed == nil && !s.closing && s.state == slots.StateAvailable
 }
 
 // taken reports whether the slot is, or was just, somebody's.
@@ -112,7 +115,21 @@ func sign(up bool) int {
 
 // usable reports whether the container may be asked for a lease.
 func (c *container) usable() bool {
-	return !c.readAt.IsZero() && !c.stale && !c.silent && !c.closing && !c.cordoned && !c.draining && !c.removed
+	return !c.readAt.IsZero() && !c.stale && !c.silent && !c.closing && !c.cordoned && !c.leaving() && !c.removed
+}
+
+// leaving reports whether the container is to be stopped when its leases have
+// ended: somebody drains it, or its machine.
+func (c *container) leaving() bool { return c.draining || c.known.Draining }
+
+// shown is the container with what is known here of its end.
+func (c *container) shown() backend.Container {
+	known := c.known
+	known.Draining = c.leaving()
+	if c.draining && !c.cutAt.IsZero() && (known.Deadline.IsZero() || c.cutAt.Before(known.Deadline)) {
+		known.Deadline = c.cutAt
+	}
+	return known
 }
 
 // room is how many leases the container could be asked for now.

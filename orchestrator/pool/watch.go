@@ -55,7 +55,7 @@ func (c *container) pause() time.Duration {
 	if c.silent {
 		return wait
 	}
-	if p.queue.len() > 0 || c.draining {
+	if p.queue.len() > 0 || c.leaving() {
 		wait = min(wait, soon)
 	}
 	for _, s := range c.slots {
@@ -104,7 +104,7 @@ func (c *container) probe(ctx context.Context) {
 // not agree with the counts, or something waits to be found in them.
 func (c *container) dueLocked(h api.Health) bool {
 	cfg := c.pool.owner.cfg
-	if c.readAt.IsZero() || c.stale || c.silent || c.draining || len(c.doubts) > 0 || c.pool.queue.len() > 0 {
+	if c.readAt.IsZero() || c.stale || c.silent || c.leaving() || len(c.doubts) > 0 || c.pool.queue.len() > 0 {
 		return true
 	}
 	if time.Since(c.readAt) >= cfg.SyncEvery || h.Leased != c.leased {
@@ -138,6 +138,7 @@ func (p *pool) answered(c *container, closing bool, list []api.Slot, began uint6
 			c.stale = false
 		}
 		p.mendLocked(c, now)
+		p.closeLocked(c)
 		p.finishDrainLocked(c, now)
 	}
 	c.placeLocked()
@@ -265,6 +266,10 @@ func (p *pool) mergeSlotLocked(s *slot, v api.Slot, now time.Time, ended endings
 		}
 	})
 	if v.Lease == nil {
+		s.openLocked()
+		return
+	}
+	if s.closedLocked(*v.Lease) {
 		return
 	}
 	left := min(max(0, v.Lease.ExpiresAt.Sub(now)), v.Lease.TTL)

@@ -20,6 +20,7 @@ type Container struct {
 	URL      string    `json:"url"`
 	Started  time.Time `json:"started_at"`
 	Seen     time.Time `json:"seen_at"`
+	Deadline time.Time `json:"deadline,omitzero"` // when what is left in a draining one is ended; absent: never, or it is not known
 	Slots    []Slot    `json:"slots"`
 }
 
@@ -63,6 +64,8 @@ type Pool struct {
 	Queue      int                 `json:"queue"`
 	OldestS    float64             `json:"oldest_s"` // wait of the first in the queue
 	Waited     Waited              `json:"waited"`
+	Scales     bool                `json:"scales"`              // it is on this orchestrator to start and stop containers
+	ScaledBy   string              `json:"scaled_by,omitempty"` // the name of the one of several whose part that is
 }
 
 // Waited is how long acquires took.

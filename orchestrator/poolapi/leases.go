@@ -31,7 +31,16 @@ type Lease struct {
 	AcquiredAt time.Time         `json:"acquired_at"`
 	ExpiresAt  time.Time         `json:"expires_at"`
 	TTLSeconds float64           `json:"ttl_s"`
+	Draining   bool              `json:"draining,omitempty"`      // the container is to be stopped: end what runs, and release
+	Deadline   time.Time         `json:"drain_deadline,omitzero"` // when it is stopped all the same; absent: never, or it is not known
 }
+
+// HeaderDraining is a header of the answers to calls whose slot is in a
+// container that is to be stopped: by when, as in RFC 3339, or DrainsLater.
+const HeaderDraining = "Berth-Draining"
+
+// DrainsLater stands in HeaderDraining when no deadline is known.
+const DrainsLater = "no-deadline"
 
 // LeaseRenewal is the body of PUT /v1/leases/{lease}, which may be missing.
 // The answer is the renewed Lease.

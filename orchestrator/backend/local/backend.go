@@ -380,6 +380,9 @@ func (b *Backend) List(ctx context.Context) ([]backend.Container, error) {
 // Watch is backend.Backend's.
 func (b *Backend) Watch(ctx context.Context) iter.Seq[backend.Event] { return b.feed.Watch(ctx) }
 
+// Duty is backend.Backend's. Nobody else has the containers of a directory.
+func (b *Backend) Duty(string) backend.Duty { return backend.Duty{Held: true} }
+
 // Close ends every Watch and, unless Config.Keep says otherwise, the
 // containers that we look after; what they have on disk stays, for the next
 // Open. It returns when that is done, whatever Config.Grace allows.

@@ -24,6 +24,9 @@ type Config struct {
 	Stop  time.Duration                 // how long a container takes to end, if its grace allows
 	URL   func(id string, n int) string // address in its nth life, from 0 on; nil: one that nobody serves
 	Fail  func(spec backend.Spec) error // why it does not start, or nil; nil: everything starts
+
+	// Duty says who starts and stops containers; nil: this backend's user alone.
+	Duty func(template string) backend.Duty
 }
 
 // errClosed is what calls hear that wait while the backend is closed.
@@ -61,6 +64,9 @@ type container struct {
 func New(config Config) *Backend {
 	if config.URL == nil {
 		config.URL = func(id string, n int) string { return fmt.Sprintf("http://%s.invalid:%d", id, 8080+n) }
+	}
+	if config.Duty == nil {
+		config.Duty = func(string) backend.Duty { return backend.Duty{Held: true} }
 	}
 	return &Backend{config: config, closed: make(chan struct{}), all: map[string]*container{}, ended: map[string]bool{}}
 }
@@ -239,6 +245,9 @@ func (b *Backend) List(ctx context.Context) ([]backend.Container, error) {
 // Watch is backend.Backend's.
 func (b *Backend) Watch(ctx context.Context) iter.Seq[backend.Event] { return b.feed.Watch(ctx) }
 
+// Duty is backend.Backend's.
+func (b *Backend) Duty(template string) backend.Duty { return b.config.Duty(template) }
+
 // Crash ends a container that is up for good, for the reason. It is false
 // when there is none.
 func (b *Backend) Crash(id, reason string) bool {
@@ -260,6 +269,20 @@ func (b *Backend) Flap(id string) bool {
 	}
 	up.URL = b.config.URL(id, c.lives)
 	c.lives++
+	b.feed.Up(up)
+	return true
+}
+
+// Drain announces that the container's machine is drained until the deadline,
+// or is not any more. It is false when there is none that is up.
+func (b *Backend) Drain(id string, draining bool, deadline time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	up, ok := b.feed.Get(id)
+	if !ok {
+		return false
+	}
+	up.Draining, up.Deadline = draining, deadline
 	b.feed.Up(up)
 	return true
 }

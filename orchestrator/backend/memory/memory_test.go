@@ -127,3 +127,16 @@ func TestACloseEndsWatchesAndStarts(t *testing.T) {
 		assert.Equal(t, slots.KindInterrupted, slots.AsError(err).Kind)
 	})
 }
+
+func TestADrainOfTheMachineIsAnnounced(t *testing.T) {
+	b := open(t, memory.Config{})
+	up, err := b.Start(t.Context(), spec("c-0"))
+	require.NoError(t, err)
+	by := time.Now().Add(time.Minute)
+	assert.True(t, b.Drain("c-0", true, by))
+	up.Draining, up.Deadline = true, by
+	all, err := b.List(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []backend.Container{up}, all)
+	assert.False(t, b.Drain("c-1", true, by))
+}

@@ -34,6 +34,8 @@ type Backend struct {
 	closed bool
 	pools  map[string]*pool // by job
 	all    map[string]*container
+	nodes  map[string]node   // that are drained, by ID
+	blind  bool              // we may not know of machines
 	ended  map[string]string // IDs that are used up, and why
 }
 
@@ -47,10 +49,14 @@ func Open(ctx context.Context, config Config) (*Backend, error) {
 		return nil, fmt.Errorf("open nomad backend: %w", err)
 	}
 	b := &Backend{
-		config: config, newJob: make(chan struct{}, 1), pools: map[string]*pool{}, all: map[string]*container{}, ended: map[string]string{},
-		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+		config: config, newJob: make(chan struct{}, 1), pools: map[string]*pool{}, all: map[string]*container{}, nodes: map[string]node{}, ended: map[string]string{},
+		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: config.dial}},
 	}
-	if b.client, err = api.NewClient(config.API); err != nil {
+	at := *config.API
+	if config.dial != nil {
+		at.HttpClient = &http.Client{Transport: &http.Transport{DialContext: config.dial}}
+	}
+	if b.client, err = api.NewClient(&at); err != nil {
 		return nil, fmt.Errorf("open nomad backend: %w", err)
 	}
 	b.life, b.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -76,6 +82,7 @@ func Open(ctx context.Context, config Config) (*Backend, error) {
 func (b *Backend) spawn(p *pool) {
 	b.work.Go(func() { p.run(b.life) })
 	b.work.Go(func() { p.watchVariables(b.life) })
+	b.work.Go(func() { p.seekDuty(b.life) })
 }
 
 // Start is backend.Backend's.
@@ -153,8 +160,11 @@ func (b *Backend) leave(c *container) (words string, left bool) {
 		return "", false
 	default:
 	}
-	if c.pool.trouble != "" {
-		words = ": " + c.pool.trouble
+	switch p := c.pool; {
+	case p.trouble != "":
+		words = ": " + p.trouble
+	case !p.leadsLocked() && p.duty.holder != "":
+		words = ": orchestrator " + p.duty.holder + " scales job " + p.job
 	}
 	if c.waiting--; c.waiting == 0 {
 		c.pool.giveUpLocked(c, interrupted("start", c.spec.ID, context.Canceled))
@@ -185,7 +195,13 @@ func (b *Backend) Stop(ctx context.Context, id string, _ time.Duration) error {
 	case <-b.life.Done():
 		return interrupted("stop", id, errClosed)
 	case <-ctx.Done():
-		return interrupted("stop", id, context.Cause(ctx))
+		b.mu.Lock()
+		words := c.pool.trouble
+		b.mu.Unlock()
+		if words != "" {
+			words = ": " + words
+		}
+		return interrupted("stop", id, fmt.Errorf("%w%s", context.Cause(ctx), words))
 	}
 }
 
@@ -216,6 +232,7 @@ func (b *Backend) Close() error {
 	b.feed.Close()
 	b.cancel(errClosed)
 	b.work.Wait()
+	b.leaveDuties()
 	var errs []error
 	if b.config.Purge {
 		ctx, cancel := context.WithTimeout(context.Background(), purgeTimeout)

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"regexp"
 	"time"
 
@@ -23,18 +25,33 @@ type Config struct {
 	Job    jobs.Template  // what all jobs are made of, as far as no Spec says it
 	Pools  []backend.Spec // whose containers are found at the start; their IDs are not looked at
 	API    *api.Config    // default: what NOMAD_ADDR, NOMAD_TOKEN, NOMAD_NAMESPACE, NOMAD_REGION, NOMAD_CACERT and so on say
+	Name   string         // of this orchestrator, for people; default: the host's and the process's
 	Purge  bool           // a Close deregisters the jobs; else their containers go on
+
+	// LockTTL is how long this orchestrator may scale a job without hearing that
+	// the lock is still its own. Nomad wants 10 s at least, which is the default,
+	// and gives a lock that is not renewed to another after twice that time and
+	// LockDelay, default 1 s.
+	LockTTL, LockDelay time.Duration
 
 	Spare    time.Duration // how long what nobody has claimed is kept above what is claimed; default 1 min
 	Relist   time.Duration // after which everything is listed again; default 5 min
-	Rotate   time.Duration // from a changed secret until the new tokens are used; default 30 s
+	Rotate   time.Duration // that agents usually need to learn of a changed secret; they are asked ten times in it whether they have, and on until all have; default 30 s
 	Blocked  time.Duration // that a stop waits for the count to be lowered, before the allocation is stopped by itself; default 5 s
 	Retry    time.Duration // first pause after a request that failed, doubled up to 50 times as long; default 200 ms
 	Look     time.Duration // between two looks at whether a container answers; default 200 ms
 	Unplaced time.Duration // that a start waits for Nomad to find room; default 3 s
 
 	Logger hclog.Logger // default: none
+
+	dial func(ctx context.Context, network, address string) (net.Conn, error) // nil: as the system does
 }
+
+// Bounds of the TTL of a lock that Nomad takes.
+const (
+	MinLockTTL = 10 * time.Second
+	MaxLockTTL = 24 * time.Hour
+)
 
 // or returns v, or the default when v is not set.
 func or(v, byDefault time.Duration) time.Duration {
@@ -57,6 +74,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.API.HttpClient != nil {
 		return c, errors.New("the client of Nomad is made here")
 	}
+	if c.Name == "" {
+		host, _ := os.Hostname() // a name for people: without it the process is one
+		c.Name = fmt.Sprintf("%s/%d", host, os.Getpid())
+	}
+	c.LockTTL = or(c.LockTTL, MinLockTTL)
+	c.LockDelay = or(c.LockDelay, time.Second)
 	c.Spare = or(c.Spare, time.Minute)
 	c.Relist = or(c.Relist, 5*time.Minute)
 	c.Rotate = or(c.Rotate, 30*time.Second)
@@ -77,6 +100,9 @@ func (c Config) Check(spec backend.Spec) error {
 	if err != nil {
 		return err
 	}
+	if c.LockTTL < MinLockTTL || c.LockTTL > MaxLockTTL {
+		return fmt.Errorf("ttl of the lock %v: want %v to %v", c.LockTTL, MinLockTTL, MaxLockTTL)
+	}
 	b := Backend{config: c}
 	_, err = jobs.Sandboxd(b.template(b.jobID(spec.Template), spec, 0, nil))
 	return err
@@ -84,6 +110,23 @@ func (c Config) Check(spec backend.Spec) error {
 
 // jobPattern leaves room for the template's name in a job's ID.
 var jobPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,21}$`)
+
+// takes reports whether the agent at the address takes the token.
+func takes(ctx context.Context, client *http.Client, url, token string) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/slots", http.NoBody)
+	if err != nil {
+		return false
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	res, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	defer res.Body.Close()
+	return res.StatusCode == http.StatusOK
+}
 
 // askTimeout bounds one look at a container.
 const askTimeout = 2 * time.Second

@@ -39,17 +39,21 @@ func newContainer(p *pool, spec backend.Spec) *container {
 
 // alloc is one allocation, as far as it matters here.
 type alloc struct {
-	id      string
-	index   int
-	url     string
-	desired string
-	client  string
-	modify  uint64
-	created time.Time
-	moves   bool   // off a machine that is drained
-	words   string // Nomad's last about it
-	ready   bool   // it has answered
-	probed  bool   // somebody asks it
+	id       string
+	index    int
+	url      string
+	desired  string
+	client   string
+	modify   uint64
+	created  time.Time
+	node     string
+	modified time.Time
+	moved    bool   // Nomad was told to place it elsewhere
+	moves    bool   // off a machine that is drained
+	words    string // Nomad's last about it
+	ready    bool   // it has answered
+	probed   bool   // somebody asks it
+	rotated  bool   // its agent takes the token of the pool's next secret
 }
 
 // ended reports whether nothing of it runs any more.
@@ -93,7 +97,7 @@ func address(r *api.AllocatedResources) string {
 	return ""
 }
 
-// created is when an allocation was. Events have lost the nanoseconds on their
+// created is when an allocation was, or was changed. Events have lost the nanoseconds on their
 // way, so that there is no more to it than the second.
 func created(nanoseconds int64) time.Time { return time.Unix(nanoseconds/int64(time.Second), 0) }
 
@@ -101,7 +105,7 @@ func created(nanoseconds int64) time.Time { return time.Unix(nanoseconds/int64(t
 func fromStub(s *api.AllocationListStub) *alloc {
 	return &alloc{
 		id: s.ID, index: indexOf(s.Name), url: address(s.AllocatedResources), desired: s.DesiredStatus, client: s.ClientStatus,
-		modify: s.ModifyIndex, created: created(s.CreateTime), words: lastWords(s.TaskStates, s.ClientDescription, s.DesiredDescription),
+		node: s.NodeID, modify: s.ModifyIndex, modified: created(s.ModifyTime), created: created(s.CreateTime), words: lastWords(s.TaskStates, s.ClientDescription, s.DesiredDescription),
 	}
 }
 
@@ -109,7 +113,7 @@ func fromStub(s *api.AllocationListStub) *alloc {
 func fromEvent(s *api.Allocation) *alloc {
 	return &alloc{
 		id: s.ID, index: indexOf(s.Name), url: address(s.AllocatedResources), desired: s.DesiredStatus, client: s.ClientStatus,
-		modify: s.ModifyIndex, created: created(s.CreateTime), moves: s.DesiredTransition.ShouldMigrate(),
+		node: s.NodeID, modify: s.ModifyIndex, modified: created(s.ModifyTime), created: created(s.CreateTime), moves: s.DesiredTransition.ShouldMigrate(),
 		words: lastWords(s.TaskStates, s.ClientDescription, s.DesiredDescription),
 	}
 }

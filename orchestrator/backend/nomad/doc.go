@@ -25,6 +25,25 @@
 // How long running calls have is the job's kill timeout, for all of them
 // alike: the grace of Stop is not looked at.
 //
+// # Several orchestrators
+//
+// One of them scales a job: the one that holds the lock on a variable beside
+// the job's secret. It renews the lock after three quarters of Config.LockTTL,
+// and scales only until that TTL after the last renewal that came through, by
+// its own clock; every write that scales ends with that. Nomad keeps a lock
+// that nobody renews for twice its TTL and Config.LockDelay, so that who was
+// cut off has stopped long before another one begins. Who is closed gives the
+// lock back at once. The others learn of both by the query that tells of
+// variables, and ask for nothing meanwhile.
+//
+// # Machines that are drained
+//
+// The job's migrate block lets Nomad move nothing by itself before a drain's
+// deadline. The backend tells of the containers on a machine that is drained,
+// and by when; it stops what nobody has claimed there, claims nothing there,
+// and stops the containers that it is told to stop, which are those without
+// leases. What is left at the deadline Nomad stops.
+//
 // # What the backend knows
 //
 // It lists the allocations, then follows the event stream. It lists again when
@@ -36,6 +55,7 @@
 //
 // The token of a container is HMAC-SHA256 of its allocation's ID under the
 // job's secret, in hexadecimal; the job has the same as a template. When the
-// secret changes, agents take both tokens for a while, and the backend goes
-// over to the new ones Config.Rotate later.
+// secret changes, agents learn of it one after the other and take both tokens
+// for a while. The backend asks each whether it takes the new one, and goes over
+// to that from then on.
 package nomad

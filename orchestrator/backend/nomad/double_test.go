@@ -28,7 +28,8 @@ import (
 type double struct {
 	t       *testing.T
 	server  *httptest.Server
-	changed *sync.Cond // on mu: the index is higher, or it ends
+	listen  func() (net.Listener, error) // on a port of its own
+	changed *sync.Cond                   // on mu: the index is higher, or it ends
 
 	mu        sync.Mutex
 	index     uint64
@@ -51,31 +52,50 @@ type double struct {
 	again    time.Duration // until what failed is placed anew; 0: never
 	deploys  bool          // a scaling begins a deployment that a test ends
 	silent   bool          // events get lost
+	nodes    map[string]*api.Node
+	pick     func() string          // where to place; nil: on mine
+	stops    func(allocID string)   // is called when one is told to stop or fails
+	mine     string                 // the node of what is placed now
+	blinds   bool                   // nobody may read nodes
+	old      bool                   // it knows no locks, and takes them for writes
+	locks    map[string]*time.Timer // of variables, by the lock's ID: ends it
 	fault    func(r *http.Request) (status int, body string)
 	driver   *driver // runs what the jobs say; nil: the ports are answered here
 }
 
 func newDouble(t *testing.T) *double {
 	t.Helper()
-	d := &double{
-		t: t, index: 10, jobs: map[string]*api.Job{}, allocs: map[string]*api.Allocation{}, ports: map[string]net.Listener{},
-		variables: map[string]*api.Variable{}, deployed: map[string]*api.Deployment{}, requests: map[string]int{},
-		room: 1 << 20, starting: 40 * time.Millisecond, stopping: time.Millisecond, ready: true,
-	}
-	d.changed = sync.NewCond(&d.mu)
+	d := newDoubleWithoutServer(t)
 	d.server = httptest.NewServer(http.HandlerFunc(d.serve))
 	t.Cleanup(func() {
-		d.mu.Lock()
-		d.ended = true
-		d.changed.Broadcast()
-		for _, l := range d.ports {
-			_ = l.Close() // most are closed
-		}
-		d.mu.Unlock()
+		d.end()
 		d.server.CloseClientConnections()
 		d.server.Close()
 	})
 	return d
+}
+
+func newDoubleWithoutServer(t *testing.T) *double {
+	t.Helper()
+	d := &double{
+		listen: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
+		t:      t, index: 10, jobs: map[string]*api.Job{}, allocs: map[string]*api.Allocation{}, ports: map[string]net.Listener{},
+		variables: map[string]*api.Variable{}, deployed: map[string]*api.Deployment{}, locks: map[string]*time.Timer{}, mine: "node-0", requests: map[string]int{},
+		room: 1 << 20, starting: 40 * time.Millisecond, stopping: time.Millisecond, ready: true,
+	}
+	d.changed = sync.NewCond(&d.mu)
+	return d
+}
+
+// end ends what waits and what the allocations serve.
+func (d *double) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = true
+	d.changed.Broadcast()
+	for _, l := range d.ports {
+		_ = l.Close() // most are closed
+	}
 }
 
 // do changes something.
@@ -98,7 +118,7 @@ func (d *double) emit(topic api.Topic, kind, job, payload string, value any) {
 
 func (d *double) put(a *api.Allocation) {
 	d.index++
-	a.ModifyIndex = d.index
+	a.ModifyIndex, a.ModifyTime = d.index, time.Now().UnixNano()
 	d.allocs[a.ID] = a
 	plain := *a
 	plain.Job = nil
@@ -175,15 +195,18 @@ func (d *double) place(job *api.Job, have []*api.Allocation) *api.Allocation {
 	for index < len(have) && at(have[index]) == index {
 		index++
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := d.listen()
 	require.NoError(d.t, err)
 	address := listener.Addr().(*net.TCPAddr)
 	a := &api.Allocation{
 		ID: uuid(), Name: fmt.Sprintf("%s.%s[%d]", *job.ID, jobs.Group, index), JobID: *job.ID, TaskGroup: jobs.Group,
-		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusPending, CreateTime: time.Now().UnixNano(),
+		NodeID: d.mine, DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusPending, CreateTime: time.Now().UnixNano(),
 		AllocatedResources: &api.AllocatedResources{Shared: api.AllocatedSharedResources{
 			Ports: []api.PortMapping{{Label: jobs.Port, Value: address.Port, To: address.Port, HostIP: "127.0.0.1"}},
 		}},
+	}
+	if d.pick != nil {
+		a.NodeID = d.pick()
 	}
 	d.ports[a.ID] = listener
 	d.put(a)
@@ -241,6 +264,9 @@ func (d *double) fail(id, kind, words string) {
 
 // stop has an allocation end.
 func (d *double) stop(a *api.Allocation) {
+	if d.stops != nil && a.DesiredStatus == api.AllocDesiredStatusRun {
+		d.stops(a.ID)
+	}
 	now := *a
 	now.DesiredStatus = api.AllocDesiredStatusStop
 	d.put(&now)
@@ -296,6 +322,10 @@ func (d *double) serve(w http.ResponseWriter, r *http.Request) {
 		d.stop(a)
 		d.schedule(a.JobID)
 		d.answer(w, api.AllocStopResponse{})
+	case "nodes":
+		d.listNodes(w)
+	case "node":
+		d.answer(w, d.nodes[parts[1]])
 	case "vars":
 		d.listVariables(w, r)
 	case "var":
@@ -400,7 +430,7 @@ func (d *double) list(w http.ResponseWriter, r *http.Request) {
 		if a.JobID == job {
 			stub := &api.AllocationListStub{
 				ID: a.ID, Name: a.Name, JobID: a.JobID, DesiredStatus: a.DesiredStatus, ClientStatus: a.ClientStatus,
-				TaskStates: a.TaskStates, ModifyIndex: a.ModifyIndex, CreateTime: a.CreateTime,
+				NodeID: a.NodeID, TaskStates: a.TaskStates, ModifyIndex: a.ModifyIndex, ModifyTime: a.ModifyTime, CreateTime: a.CreateTime,
 			}
 			if r.URL.Query().Get("resources") == "true" {
 				stub.AllocatedResources = a.AllocatedResources
@@ -449,6 +479,12 @@ func (d *double) variable(w http.ResponseWriter, r *http.Request, path string) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	for _, operation := range []string{"lock-acquire", "lock-renew", "lock-release"} {
+		if r.URL.Query().Has(operation) && !d.old {
+			d.lock(w, operation, path, &v)
+			return
+		}
+	}
 	have := uint64(0)
 	if known != nil {
 		have = known.ModifyIndex
@@ -462,7 +498,7 @@ func (d *double) variable(w http.ResponseWriter, r *http.Request, path string) {
 		return
 	}
 	d.index++
-	v.Path, v.ModifyIndex = path, d.index
+	v.Path, v.ModifyIndex, v.Lock = path, d.index, nil
 	d.variables[path] = &v
 	d.answer(w, &v)
 }

@@ -1,5 +1,16 @@
 package nomad
 
+import (
+	"context"
+	"net"
+)
+
+// Over is the Config with connections that are made in another way.
+func (c Config) Over(dial func(ctx context.Context, network, address string) (net.Conn, error)) Config {
+	c.dial = dial
+	return c
+}
+
 // Starting reports whether the container was asked for and is not up yet.
 func (b *Backend) Starting(id string) bool {
 	b.mu.Lock()

@@ -35,8 +35,8 @@ func TestAnotherOrchestratorFindsWhatThereIs(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, all[1], again, "starting it is joining it")
 
-	later := start(t, second, "c-2")
-	assert.Eventually(t, func() bool { return slices.Contains(list(t, first), later[0]) }, patience, time.Millisecond, "the first hears of it")
+	later := start(t, first, "c-2")
+	assert.Eventually(t, func() bool { return slices.Contains(list(t, second), later[0]) }, patience, time.Millisecond, "the second hears of it")
 	require.NoError(t, first.Close())
 	assert.Equal(t, 3, d.count(), "a close leaves everything as it is")
 	require.NoError(t, second.Stop(t.Context(), "c-2", 0))

@@ -73,15 +73,25 @@ func (p *pool) fit(ctx context.Context) (again time.Duration, err error) {
 		}
 		again = soonest(again, left)
 	}
+	if !p.leadsLocked() {
+		p.b.mu.Unlock()
+		return again, nil // until the lock is ours, which nudges
+	}
 	p.trouble = ""
-	wanted, checked := len(p.waiting) > 0, p.checked
+	wanted, checked, until := len(p.waiting) > 0, p.checked, p.duty.until
 	p.b.mu.Unlock()
+	// Nothing that is begun now is to have an effect when another one leads.
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
 	if wanted && !checked {
 		if err := p.ensure(ctx); err != nil {
 			return 0, err
 		}
 	}
 	if err := p.claim(ctx); err != nil {
+		return 0, err
+	}
+	if err := p.moveOn(ctx); err != nil {
 		return 0, err
 	}
 	soon, err := p.scale(ctx)
@@ -215,7 +225,7 @@ func (p *pool) claim(ctx context.Context) error {
 	p.b.mu.Lock()
 	var free []*alloc
 	for _, a := range p.allocs {
-		if a.free(p.floor) && p.ofAllocLocked(a.id) == nil && p.takenLocked(a.id) == "" {
+		if _, drained := p.b.nodes[a.node]; !drained && a.free(p.floor) && p.ofAllocLocked(a.id) == nil && p.takenLocked(a.id) == "" {
 			free = append(free, a)
 		}
 	}
@@ -417,6 +427,11 @@ func (p *pool) scale(ctx context.Context) (again time.Duration, err error) {
 		Message: fmt.Sprintf("from %d: %d are needed", count, do.need),
 	}
 	answer, _, err := p.b.client.Jobs().ScaleWithRequest(p.job, request, new(api.WriteOptions).WithContext(ctx))
+	if err != nil && do.need > count && strings.Contains(err.Error(), "deployment") {
+		if over, raised := p.raise(ctx, do.need, modify); raised == nil && over != nil {
+			answer, err = over, nil
+		}
+	}
 	if status := statusOf(err); status >= 400 && status < 500 {
 		p.b.mu.Lock()
 		p.floor = -1 // it was refused
@@ -455,13 +470,20 @@ func (p *pool) stopAlone(ctx context.Context, c *container) error {
 	p.b.mu.Lock()
 	id := c.alloc
 	p.b.mu.Unlock()
-	_, err := p.b.client.Allocations().Stop(&api.Allocation{ID: id}, new(api.QueryOptions).WithContext(ctx))
-	if err != nil && statusOf(err) != http.StatusNotFound {
-		return fmt.Errorf("stop allocation %s: %w", id, err)
+	if err := p.stopAlloc(ctx, id); err != nil {
+		return err
 	}
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
 	c.told, c.stopped = true, time.Now()
+	return nil
+}
+
+func (p *pool) stopAlloc(ctx context.Context, id string) error {
+	_, err := p.b.client.Allocations().Stop(&api.Allocation{ID: id}, new(api.QueryOptions).WithContext(ctx))
+	if err != nil && statusOf(err) != http.StatusNotFound {
+		return fmt.Errorf("stop allocation %s: %w", id, err)
+	}
 	return nil
 }
 

@@ -51,6 +51,9 @@ func (b *Backend) follow(index uint64) {
 
 // list reads all there is of the jobs. Events after the index are news.
 func (b *Backend) list(ctx context.Context, all []string) (index uint64, err error) {
+	if err := b.listNodes(ctx); err != nil {
+		return 0, err
+	}
 	for i, job := range all {
 		b.mu.Lock()
 		p := b.pools[job]
@@ -141,6 +144,11 @@ func (b *Backend) stream(ctx context.Context, index uint64) error {
 		return errNewJob
 	}
 	topics := map[api.Topic][]string{api.TopicAllocation: all, api.TopicDeployment: all, api.TopicEvaluation: all, api.TopicJob: all}
+	b.mu.Lock()
+	if !b.blind {
+		topics[api.TopicNode] = []string{"*"}
+	}
+	b.mu.Unlock()
 	events, err := b.client.EventStream().Stream(ctx, topics, index, new(api.QueryOptions))
 	if err != nil {
 		return fmt.Errorf("follow events: %w", err)
@@ -185,6 +193,8 @@ func (b *Backend) hear(e api.Event) error {
 				nudge(p.nudge)
 			}
 		})
+	case api.TopicNode:
+		return b.hearNode(e)
 	case api.TopicDeployment:
 		d, err := e.Deployment()
 		if err != nil || d == nil {

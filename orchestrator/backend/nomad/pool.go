@@ -49,6 +49,9 @@ type pool struct {
 	shrunk   uint64
 	shrunkAt time.Time
 
+	duty      duty
+	dutyNudge chan struct{} // has room for one: the lock may have come free
+
 	unplaced string    // why Nomad found no room; "": it did
 	surplus  time.Time // since when the count is higher than is needed
 	trouble  string    // of the last request that failed
@@ -69,7 +72,7 @@ func (b *Backend) jobID(template string) string {
 func (b *Backend) newPool(spec backend.Spec) *pool {
 	spec.ID = ""
 	return &pool{
-		b: b, job: b.jobID(spec.Template), nudge: make(chan struct{}, 1), spec: spec.Clone(), floor: -1,
+		b: b, job: b.jobID(spec.Template), nudge: make(chan struct{}, 1), dutyNudge: make(chan struct{}, 1), spec: spec.Clone(), floor: -1,
 		allocs: map[string]*alloc{}, variables: map[string]*api.Variable{}, released: map[string]bool{},
 	}
 }
@@ -112,11 +115,21 @@ func (p *pool) upLocked(c *container, a *alloc) {
 	close(c.begun)
 }
 
-// tellLocked says what is known of a container that is up.
+// tellLocked says what is known of a container that is up. Of one that is being
+// stopped there is only its end to tell.
 func (p *pool) tellLocked(c *container) {
+	if !c.stopped.IsZero() {
+		return
+	}
 	a := p.allocs[c.alloc]
+	secret := p.secret
+	if a.rotated && p.next != "" {
+		secret = p.next
+	}
+	draining, deadline := p.b.leavesLocked(a)
 	p.b.feed.Up(backend.Container{
-		ID: c.spec.ID, Template: c.spec.Template, URL: a.url, Token: tokenOf(p.secret, a.id), Slots: c.spec.Slots, Started: a.created, Rank: a.index,
+		Draining: draining, Deadline: deadline,
+		ID: c.spec.ID, Template: c.spec.Template, URL: a.url, Token: tokenOf(secret, a.id), Slots: c.spec.Slots, Started: a.created, Rank: a.index,
 	})
 }
 
@@ -150,8 +163,8 @@ func (p *pool) applyLocked(a *alloc, fresh bool) {
 		if a.modify < old.modify {
 			return
 		}
-		a.ready, a.probed = old.ready, old.probed
-		a.moves = a.moves || old.moves
+		a.ready, a.probed, a.rotated = old.ready, old.probed, old.rotated
+		a.moves, a.moved = a.moves || old.moves, old.moved
 	}
 	if !a.ended() {
 		p.allocs[a.id] = a

@@ -68,6 +68,11 @@ func (p *pool) readVariables(ctx context.Context, after uint64) (index uint64, e
 	}
 	seen := map[string]bool{}
 	for _, one := range all {
+		if one.Path == p.dutyPath() {
+			if err := p.readDuty(ctx, one); err != nil {
+				return 0, err
+			}
+		}
 		if one.Path != prefix && !strings.HasPrefix(one.Path, prefix+"/containers/") {
 			continue
 		}
@@ -106,7 +111,10 @@ func (p *pool) storeLocked(v *api.Variable) {
 		case p.secret == "":
 			p.secret = secret
 		case secret != p.secret && secret != p.next:
-			p.next, p.nextAt = secret, time.Now().Add(p.b.config.Rotate)
+			p.next, p.nextAt = secret, time.Now().Add(p.b.config.Rotate/10)
+			for _, a := range p.allocs {
+				a.rotated = false
+			}
 		case secret == p.secret:
 			p.next = ""
 		}
@@ -117,8 +125,9 @@ func (p *pool) storeLocked(v *api.Variable) {
 	nudge(p.nudge)
 }
 
-// rotateLocked goes over to the next secret when it is time, and returns how
-// long it is until then; 0: there is none.
+// rotateLocked has the agents asked whether they take the tokens of the next
+// secret, when it is time, and returns how long it is until then; 0: there is
+// none.
 func (p *pool) rotateLocked(now time.Time) time.Duration {
 	if p.next == "" {
 		return 0
@@ -126,14 +135,56 @@ func (p *pool) rotateLocked(now time.Time) time.Duration {
 	if left := p.nextAt.Sub(now); left > 0 {
 		return left
 	}
-	p.secret, p.next = p.next, ""
+	p.nextAt = now.Add(max(p.b.config.Look, p.b.config.Rotate/10))
+	next, ask := p.next, map[string]string{}
 	for _, c := range p.b.all {
-		if c.pool == p && c.up {
-			p.tellLocked(c)
+		if a := p.allocs[c.alloc]; c.pool == p && c.up && a != nil && !a.rotated {
+			ask[a.id] = a.url
 		}
 	}
+	p.b.work.Go(func() {
+		for id, url := range ask {
+			if takes(p.b.life, p.b.http, url, tokenOf(next, id)) {
+				p.rotated(id, next)
+			}
+		}
+		p.rotatedAll(next)
+	})
+	return p.nextAt.Sub(now)
+}
+
+// rotated is an agent that takes the token of the next secret. The one before
+// is good for a while only, so that it is used no more.
+func (p *pool) rotated(allocID, next string) {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	a := p.allocs[allocID]
+	if a == nil || p.next != next {
+		return
+	}
+	a.rotated = true
+	if c := p.ofAllocLocked(allocID); c != nil {
+		p.tellLocked(c)
+	}
+}
+
+// rotatedAll forgets the secret before when no agent needs it any more.
+func (p *pool) rotatedAll(next string) {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	if p.next != next {
+		return
+	}
+	for _, c := range p.b.all {
+		if a := p.allocs[c.alloc]; c.pool == p && c.up && a != nil && !a.rotated {
+			return
+		}
+	}
+	p.secret, p.next = p.next, ""
+	for _, a := range p.allocs {
+		a.rotated = false
+	}
 	p.b.config.Logger.Info("secret rotated", "job", p.job)
-	return 0
 }
 
 // write stores a variable if nobody has since, and takes in what is stored
@@ -148,6 +199,8 @@ func (p *pool) write(ctx context.Context, path string, items map[string]string) 
 	stored, _, err := p.b.client.Variables().CheckedUpdate(v, new(api.WriteOptions).WithContext(ctx))
 	conflict, lost := errors.AsType[api.ErrCASConflict](err)
 	switch {
+	case lost && conflict.Conflict.Items == nil: // who may not read is not shown them
+		return false, fmt.Errorf("write variable %s: Permission denied to read what is there: %w", path, err)
 	case lost:
 		stored = conflict.Conflict
 	case err != nil:

@@ -1,0 +1,8 @@
+package backend
+
+// Duty says whose part it is to start and stop the containers of a template.
+type Duty struct {
+	Held   bool   // it is this orchestrator's
+	Shared bool   // others may serve the containers as well, and have it later
+	Holder string // who has it, by the name that it goes by; "" where it is not shared, or nobody is known to
+}

@@ -1,0 +1,220 @@
+package nomad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"berth/jobs"
+	"berth/orchestrator/backend"
+	"berth/slots"
+)
+
+// duty is the lock of a pool: who holds it scales the job. The backend's mutex
+// guards it.
+type duty struct {
+	id     string    // of the lock; "": it is another's, or nobody's
+	until  time.Time // when it may be another's, unless it was renewed before
+	modify uint64    // of its variable, as it was read last
+	holder string    // who has it, as the variable says
+}
+
+// itemHolder is the item of the lock's variable that names who has it.
+const itemHolder = "holder"
+
+var (
+	errHeld    = errors.New("another orchestrator holds the lock")
+	errUnknown = errors.New("this Nomad knows no locks on variables: 1.7 or newer does")
+)
+
+// dutyPath is the variable that the lock is on.
+func (p *pool) dutyPath() string { return jobs.VariablePath(p.job) + "/duty" }
+
+// leadsLocked reports whether it is on us to scale the job. It goes by our own
+// clock, so that it is not when we were not heard for too long, whatever Nomad
+// makes of that.
+func (p *pool) leadsLocked() bool { return p.duty.id != "" && time.Now().Before(p.duty.until) }
+
+// Duty is backend.Backend's. A template that no container was started of has
+// no job yet, and nobody scales it.
+func (b *Backend) Duty(template string) backend.Duty {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.pools[b.jobID(template)]
+	if p == nil {
+		return backend.Duty{Shared: true}
+	}
+	return backend.Duty{Held: p.leadsLocked(), Shared: true, Holder: p.duty.holder}
+}
+
+// seekDuty has the lock, or waits for it, until ctx ends.
+func (p *pool) seekDuty(ctx context.Context) {
+	wait := p.b.config.Retry
+	for ctx.Err() == nil {
+		err := p.takeDuty(ctx)
+		switch {
+		case err == nil:
+			p.keepDuty(ctx)
+			wait = p.b.config.Retry
+			pause(ctx, wait)
+		case errors.Is(err, errHeld):
+			wait = p.b.config.Retry
+			p.awaitDuty(ctx)
+		case ctx.Err() == nil:
+			p.b.config.Logger.Warn("cannot take the lock of the job", "job", p.job, "error", err)
+			p.b.mu.Lock()
+			p.trouble = err.Error()
+			p.failForGoodLocked(err)
+			p.b.mu.Unlock()
+			pause(ctx, wait)
+			wait = min(2*wait, 50*p.b.config.Retry)
+		}
+	}
+}
+
+// awaitDuty waits until the lock's variable has changed, or for as long as a
+// holder that has died can have the lock.
+func (p *pool) awaitDuty(ctx context.Context) {
+	timer := time.NewTimer(2*p.b.config.LockTTL + p.b.config.LockDelay)
+	defer timer.Stop()
+	select {
+	case <-p.dutyNudge:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// takeDuty takes the lock. The error is errHeld when another has it.
+func (p *pool) takeDuty(ctx context.Context) error {
+	c := p.b.config
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, c.LockTTL)
+	defer cancel()
+	locked, _, err := p.b.client.Variables().AcquireLock(&api.Variable{
+		Path: p.dutyPath(), Items: map[string]string{itemHolder: c.Name},
+		Lock: &api.VariableLock{TTL: c.LockTTL.String(), LockDelay: c.LockDelay.String()},
+	}, new(api.WriteOptions).WithContext(ctx))
+	switch {
+	case statusOf(err) == http.StatusConflict:
+		return errHeld
+	case err != nil:
+		return fmt.Errorf("lock variable %s: %w", p.dutyPath(), err)
+	case locked.LockID() == "":
+		return fmt.Errorf("lock variable %s: %w", p.dutyPath(), errUnknown)
+	}
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	p.duty = duty{id: locked.LockID(), until: began.Add(c.LockTTL), modify: locked.ModifyIndex, holder: c.Name}
+	p.trouble, p.read = "", false // the one before may have changed the job
+	p.b.config.Logger.Info("this orchestrator scales the job", "job", p.job, "holder", c.Name)
+	nudge(p.nudge)
+	return nil
+}
+
+// keepDuty renews the lock until it is lost or ctx ends.
+func (p *pool) keepDuty(ctx context.Context) {
+	ttl := p.b.config.LockTTL
+	next, wait := ttl*3/4, p.b.config.Retry
+	for {
+		pause(ctx, next)
+		if ctx.Err() != nil {
+			return
+		}
+		began := time.Now()
+		err := p.renewDuty(ctx, began)
+		p.b.mu.Lock()
+		left := time.Until(p.duty.until)
+		p.b.mu.Unlock()
+		status := statusOf(err)
+		switch {
+		case err == nil:
+			next, wait = ttl*3/4, p.b.config.Retry
+			continue
+		case ctx.Err() != nil:
+			return
+		case left <= 0 || status >= 400 && status < 500 && status != http.StatusTooManyRequests:
+			p.loseDuty(err)
+			return
+		}
+		p.b.config.Logger.Debug("cannot renew the lock of the job", "job", p.job, "error", err)
+		next, wait = min(wait, left), min(2*wait, 50*p.b.config.Retry)
+	}
+}
+
+// renewDuty has the lock last for another TTL from began on.
+func (p *pool) renewDuty(ctx context.Context, began time.Time) error {
+	p.b.mu.Lock()
+	id, until := p.duty.id, p.duty.until
+	p.b.mu.Unlock()
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	v := &api.Variable{Path: p.dutyPath(), Items: map[string]string{itemHolder: p.b.config.Name}, Lock: &api.VariableLock{ID: id}}
+	if _, _, err := p.b.client.Variables().RenewLock(v, new(api.WriteOptions).WithContext(ctx)); err != nil {
+		return fmt.Errorf("renew lock of variable %s: %w", p.dutyPath(), err)
+	}
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	p.duty.until = began.Add(p.b.config.LockTTL)
+	nudge(p.nudge) // after a while without, there may be something to do
+	return nil
+}
+
+// loseDuty ends what was begun while the lock was ours.
+func (p *pool) loseDuty(why error) {
+	p.b.config.Logger.Warn("this orchestrator scales the job no more", "job", p.job, "error", why)
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	p.duty.id, p.duty.holder = "", ""
+	for len(p.waiting) > 0 {
+		c := p.waiting[0]
+		p.giveUpLocked(c, slots.Errorf(slots.KindInterrupted, "start container %s: the lock of job %s was lost, and another orchestrator may scale it", c.spec.ID, p.job))
+	}
+}
+
+// readDuty takes in who has the lock.
+func (p *pool) readDuty(ctx context.Context, one *api.VariableMetadata) error {
+	p.b.mu.Lock()
+	known := p.duty.modify >= one.ModifyIndex
+	p.b.mu.Unlock()
+	if known {
+		return nil
+	}
+	v, _, err := p.b.client.Variables().Peek(one.Path, new(api.QueryOptions).WithContext(ctx))
+	if err != nil {
+		return fmt.Errorf("read variable %s: %w", one.Path, err)
+	}
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	if v != nil && v.ModifyIndex > p.duty.modify {
+		p.duty.modify = v.ModifyIndex
+		if p.duty.id == "" {
+			p.duty.holder = v.Items[itemHolder]
+		}
+	}
+	nudge(p.dutyNudge)
+	return nil
+}
+
+// leaveTimeout bounds what a Close does for who scales next.
+const leaveTimeout = 2 * time.Second
+
+// leaveDuties gives the locks back, so that nobody waits for them. What cannot
+// be given back ends by itself.
+func (b *Backend) leaveDuties() {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	defer cancel()
+	for _, p := range b.pools {
+		if p.duty.id == "" {
+			continue
+		}
+		v := &api.Variable{Path: p.dutyPath(), Items: map[string]string{itemHolder: b.config.Name}, Lock: &api.VariableLock{ID: p.duty.id}}
+		p.duty.id = ""
+		if _, _, err := b.client.Variables().ReleaseLock(v, new(api.WriteOptions).WithContext(ctx)); err != nil {
+			b.config.Logger.Debug("lock is left to end by itself", "job", p.job, "error", err)
+		}
+	}
+}

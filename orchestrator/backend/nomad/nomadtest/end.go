@@ -1,0 +1,79 @@
+package nomadtest
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ending is how long an agent and its tasks have to end in order.
+const ending = 60 * time.Second
+
+// end stops the agent in order, which drains its node, and then whatever is
+// left of it.
+func (a *Agent) end() {
+	a.mu.Lock()
+	cmd, exited := a.cmd, a.exited
+	a.mu.Unlock()
+	if cmd != nil {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		select {
+		case <-exited:
+		case <-time.After(ending):
+			a.t.Errorf("nomad does not end; its log ends so:\n%s", a.Log())
+			_ = cmd.Process.Kill()
+			<-exited
+		}
+	}
+	if a.t.Failed() {
+		log := a.Log()
+		a.t.Logf("log of nomad:\n%s", log[max(0, len(log)-8<<10):])
+	}
+	for _, pid := range a.left() {
+		a.t.Logf("process %d outlived its agent", pid)
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+	}
+	a.unmount()
+}
+
+// left lists the processes that know the agent's directory: its executors and
+// their tasks.
+func (a *Agent) left() []int {
+	var all []int
+	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is good
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		for _, name := range []string{"cmdline", "environ"} {
+			if text, err := os.ReadFile(filepath.Join(dir, name)); err == nil && bytes.Contains(text, []byte(a.Dir+"/")) {
+				all = append(all, pid)
+				break
+			}
+		}
+	}
+	return all
+}
+
+// unmount takes away what is mounted below the agent's directory, so that it
+// can be removed.
+func (a *Agent) unmount() {
+	text, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return // there is nothing to be seen
+	}
+	for _, line := range slices.Backward(strings.Split(string(text), "\n")) { // what is inside comes later
+		fields := strings.Fields(line)
+		if len(fields) > 1 && strings.HasPrefix(fields[1], a.Dir+"/") {
+			_ = exec.CommandContext(context.Background(), "umount", "-l", fields[1]).Run() // the rest tells
+		}
+	}
+}

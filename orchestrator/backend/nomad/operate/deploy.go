@@ -1,0 +1,271 @@
+package operate
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"berth/jobs"
+)
+
+// Deployed is how a deployment ended.
+type Deployed struct {
+	Job         string   `json:"job"`
+	Version     uint64   `json:"version"`
+	ModifyIndex uint64   `json:"job_modify_index"`
+	Variable    string   `json:"variable,omitempty"`   // path of the one that was made, because there was none
+	Evaluation  string   `json:"evaluation,omitempty"` // ID
+	Deployment  string   `json:"deployment,omitempty"` // ID; "": Nomad made none, as nothing was to be replaced
+	Status      string   `json:"status"`               // registered, successful, complete, failed, cancelled
+	Words       string   `json:"words,omitempty"`      // Nomad's, about the status
+	Warnings    string   `json:"warnings,omitempty"`
+	Unplaced    []string `json:"unplaced,omitempty"`
+	Failures    []string `json:"failures,omitempty"` // what Nomad says of each allocation that failed
+}
+
+// ErrChanged is that somebody else has registered the job meanwhile.
+var ErrChanged = errors.New("somebody has changed the job meanwhile: look at the plan again")
+
+// Deploy registers the job if it still has the index, 0: if there is none,
+// makes its variable of secrets when there is none, and follows it until it is
+// healthy; with detach not even that. What has failed is an error with Nomad's
+// own words, and in the answer all the same.
+func (o *Operator) Deploy(ctx context.Context, job *api.Job, index uint64, detach bool, progress Progress) (Deployed, error) {
+	d := Deployed{Job: *job.ID, Status: "registered"}
+	valid, _, err := o.client.Jobs().Validate(job, new(api.WriteOptions).WithContext(ctx))
+	if err != nil {
+		return d, fmt.Errorf("validate job %s: %w", d.Job, err)
+	}
+	if valid.Error != "" {
+		return d, fmt.Errorf("validate job %s: %s", d.Job, strings.Join(strings.Fields(valid.Error), " "))
+	}
+	if d.Variable, err = o.secret(ctx, job); err != nil {
+		return d, err
+	}
+	if d.Variable != "" {
+		progress("made variable %s", d.Variable)
+	}
+	answer, _, err := o.client.Jobs().EnforceRegister(job, index, new(api.WriteOptions).WithContext(ctx))
+	if err != nil {
+		if strings.Contains(err.Error(), "Enforcing job modify index") {
+			err = fmt.Errorf("%w (%w)", ErrChanged, err)
+		}
+		return d, fmt.Errorf("register job %s: %w", d.Job, err)
+	}
+	d.ModifyIndex, d.Evaluation, d.Warnings = answer.JobModifyIndex, answer.EvalID, strings.TrimSpace(answer.Warnings)
+	if registered, err := o.job(ctx, d.Job); err == nil && registered != nil {
+		d.Version = value(registered.Version)
+	}
+	progress("registered job %s, version %d", d.Job, d.Version)
+	if d.Warnings != "" {
+		progress("warnings: %s", d.Warnings)
+	}
+	if detach || d.Evaluation == "" {
+		return d, nil
+	}
+	err = o.follow(ctx, &d, value(job.Type), progress)
+	return d, err
+}
+
+// secret makes the variable that the job's templates read, if there is none.
+func (o *Operator) secret(ctx context.Context, job *api.Job) (made string, err error) {
+	path, reads := jobs.VariablePath(*job.ID), false
+	for _, group := range job.TaskGroups {
+		for _, task := range group.Tasks {
+			for _, t := range task.Templates {
+				reads = reads || strings.Contains(value(t.EmbeddedTmpl), path)
+			}
+		}
+	}
+	if !reads {
+		return "", nil
+	}
+	known, _, err := o.client.Variables().Peek(path, new(api.QueryOptions).WithContext(ctx))
+	if err != nil {
+		return "", fmt.Errorf("read variable %s: %w", path, err)
+	}
+	items := map[string]string{jobs.Secret: rand.Text() + rand.Text(), jobs.EnvItem: ""}
+	v := &api.Variable{Path: path, Items: items}
+	if known != nil {
+		if known.Items[jobs.Secret] != "" {
+			return "", nil
+		}
+		v.ModifyIndex = known.ModifyIndex
+		for name, text := range known.Items {
+			if text != "" {
+				items[name] = text
+			}
+		}
+	}
+	_, _, err = o.client.Variables().CheckedUpdate(v, new(api.WriteOptions).WithContext(ctx))
+	if _, lost := errors.AsType[api.ErrCASConflict](err); lost {
+		return "", nil // somebody has made it meanwhile
+	}
+	if err != nil {
+		return "", fmt.Errorf("write variable %s: %w", path, err)
+	}
+	return path, nil
+}
+
+// look is how long one blocking query waits.
+const look = 10 * time.Second
+
+// follow follows what the evaluation leads to.
+func (o *Operator) follow(ctx context.Context, d *Deployed, kind string, progress Progress) error {
+	said := ""
+	say := func(format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); text != said {
+			said = text
+			progress("%s", text)
+		}
+	}
+	if err := o.evaluated(ctx, d, say); err != nil {
+		return err
+	}
+	if d.Deployment != "" {
+		return o.deployed(ctx, d, say)
+	}
+	if kind == api.JobTypeSysbatch || kind == api.JobTypeBatch {
+		return o.completed(ctx, d, say)
+	}
+	d.Status = api.DeploymentStatusSuccessful
+	if len(d.Unplaced) > 0 {
+		d.Status = api.DeploymentStatusFailed
+		return fmt.Errorf("deploy job %s: %s", d.Job, strings.Join(d.Unplaced, "; "))
+	}
+	return nil
+}
+
+// evaluated waits until Nomad has decided what to do.
+func (o *Operator) evaluated(ctx context.Context, d *Deployed, say Progress) error {
+	q := &api.QueryOptions{WaitTime: look}
+	for {
+		e, meta, err := o.client.Evaluations().Info(d.Evaluation, q.WithContext(ctx))
+		if err != nil {
+			return o.lost(ctx, d, err)
+		}
+		switch e.Status {
+		case api.EvalStatusComplete, api.EvalStatusBlocked:
+			d.Deployment, d.Unplaced = e.DeploymentID, unplaced(e.FailedTGAllocs)
+			for _, why := range d.Unplaced {
+				say("no room yet: %s", why)
+			}
+			return nil
+		case api.EvalStatusFailed, api.EvalStatusCancelled:
+			d.Status, d.Words = e.Status, e.StatusDescription
+			return fmt.Errorf("deploy job %s: evaluation %s: %s", d.Job, e.Status, e.StatusDescription)
+		}
+		q.WaitIndex = meta.LastIndex
+	}
+}
+
+// deployed waits until the deployment has ended.
+func (o *Operator) deployed(ctx context.Context, d *Deployed, say Progress) error {
+	q := &api.QueryOptions{WaitTime: look}
+	unhealthy := 0
+	for {
+		v, meta, err := o.client.Deployments().Info(d.Deployment, q.WithContext(ctx))
+		if err != nil {
+			return o.lost(ctx, d, err)
+		}
+		d.Status, d.Words = v.Status, v.StatusDescription
+		before, now := unhealthy, 0
+		for name, g := range v.TaskGroups {
+			now += g.UnhealthyAllocs
+			canaries := ""
+			if g.DesiredCanaries > 0 && !g.Promoted {
+				canaries = fmt.Sprintf(", %d of %d canaries placed", len(g.PlacedCanaries), g.DesiredCanaries)
+			}
+			say("deployment %.8s %s: %s: %d of %d healthy, %d unhealthy%s", d.Deployment, v.Status, name, g.HealthyAllocs, g.DesiredTotal, g.UnhealthyAllocs, canaries)
+		}
+		if unhealthy = now; unhealthy > before { // Nomad tries others, maybe for long
+			for _, words := range o.failures(ctx, d) {
+				say("%s", words)
+			}
+		}
+		switch v.Status {
+		case api.DeploymentStatusSuccessful:
+			d.Unplaced = nil
+			return nil
+		case api.DeploymentStatusFailed, api.DeploymentStatusCancelled:
+			d.Failures = o.failures(ctx, d)
+			return d.failed(fmt.Sprintf("deployment %.8s %s: %s", d.Deployment, v.Status, v.StatusDescription))
+		}
+		q.WaitIndex = meta.LastIndex
+	}
+}
+
+// completed waits until all allocations of a job that ends have ended.
+func (o *Operator) completed(ctx context.Context, d *Deployed, say Progress) error {
+	q := &api.QueryOptions{WaitTime: look}
+	for {
+		all, meta, err := o.client.Jobs().Allocations(d.Job, false, q.WithContext(ctx))
+		if err != nil {
+			return o.lost(ctx, d, err)
+		}
+		complete, failed, of := 0, 0, 0
+		for _, a := range all {
+			if a.JobVersion != d.Version {
+				continue
+			}
+			of++
+			switch a.ClientStatus {
+			case api.AllocClientStatusComplete:
+				complete++
+			case api.AllocClientStatusFailed, api.AllocClientStatusLost:
+				failed++
+			}
+		}
+		say("%d of %d complete, %d failed", complete, of, failed)
+		switch {
+		case failed > 0:
+			d.Status, d.Failures = api.DeploymentStatusFailed, o.failures(ctx, d)
+			return d.failed(fmt.Sprintf("%d of %d allocations failed", failed, of))
+		case of > 0 && complete == of:
+			d.Status = "complete"
+			return nil
+		case of == 0 && len(d.Unplaced) > 0:
+			d.Status = api.DeploymentStatusFailed
+			return d.failed("nothing was placed")
+		}
+		q.WaitIndex = meta.LastIndex
+	}
+}
+
+// failures are what Nomad says of the allocations of this version that failed.
+func (o *Operator) failures(ctx context.Context, d *Deployed) []string {
+	all, _, err := o.client.Jobs().Allocations(d.Job, false, new(api.QueryOptions).WithContext(ctx))
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var words []string
+	for _, a := range all {
+		unhealthy := a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && !*a.DeploymentStatus.Healthy
+		if a.JobVersion == d.Version && (unhealthy || a.ClientStatus == api.AllocClientStatusFailed) {
+			words = append(words, fmt.Sprintf("allocation %.8s on %s: %s", a.ID, a.NodeName, lastWords(a)))
+		}
+	}
+	return words
+}
+
+// failed is the error of a deployment that failed.
+func (d *Deployed) failed(what string) error {
+	return fmt.Errorf("deploy job %s: %s", d.Job, strings.Join(append(append([]string{what}, d.Failures...), d.Unplaced...), "; "))
+}
+
+// lost is why it is not followed to its end.
+func (o *Operator) lost(ctx context.Context, d *Deployed, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		// Nomad goes on; what it knows so far may tell why it takes so long.
+		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		d.Failures = o.failures(look, d)
+		return fmt.Errorf("%w (Nomad goes on with it: %w)", d.failed("not healthy yet"), cause)
+	}
+	return fmt.Errorf("follow job %s: %w", d.Job, err)
+}

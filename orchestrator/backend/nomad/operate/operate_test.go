@@ -1,0 +1,321 @@
+package operate_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"berth/jobs"
+	"berth/orchestrator/backend/nomad/operate"
+)
+
+func TestRunningJobGivesBackTheTemplateThatItWasMadeOf(t *testing.T) {
+	for _, with := range []jobs.Template{
+		{Job: "berth-t", Count: 2},
+		template(),
+		{
+			Job: "berth-t", Namespace: "n", Region: "r", Datacenters: []string{"a", "b"}, NodePool: "p", Priority: 70, Image: "i:1", Runtime: "runsc",
+			Seccomp: "/s.json", Args: []string{"--keep", "1m"}, Writable: true, Count: 7, Slots: 30, Isolation: "ns,net=loopback-only", NoNetwork: true,
+			Longest: 90 * time.Second, Drain: time.Minute, SlotMemory: 1 << 30, SlotPids: 99, SlotCPUs: 1.5, SlotDisk: 5, Cores: 4, MemoryMB: 9, MemoryMaxMB: 10,
+			DiskMB: 11, Meta: map[string]string{jobs.MetaSpec: "{}"},
+		},
+		{Job: "berth-t", Driver: jobs.Exec, Command: "/x/sandboxd", CPU: 77},
+	} {
+		d := newDouble(t)
+		text, err := json.Marshal(pool(t, with)) // as it comes over the wire
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(text, &d.job))
+		d.job.ID = new("berth-t")
+		got, found, err := d.operator().Running(t.Context(), "berth-t")
+		require.NoError(t, err)
+		require.True(t, found)
+		want, err := json.Marshal(pool(t, with))
+		require.NoError(t, err)
+		again, err := json.Marshal(pool(t, got))
+		require.NoError(t, err)
+		assert.JSONEq(t, string(want), string(again))
+	}
+}
+
+func TestRunningSaysWhatIsNoPool(t *testing.T) {
+	d := newDouble(t)
+	o := d.operator()
+	_, found, err := o.Running(t.Context(), "berth-t")
+	require.NoError(t, err)
+	assert.False(t, found)
+
+	d.job = pool(t, template())
+	d.job.Stop = new(true)
+	_, found, err = o.Running(t.Context(), "berth-t")
+	require.NoError(t, err)
+	assert.False(t, found, "one that was stopped is made anew")
+
+	d.job.Stop = new(false)
+	d.job.TaskGroups[0].Tasks[0].Env["SANDBOXD_SLOTS"] = "many"
+	_, _, err = o.Running(t.Context(), "berth-t")
+	require.ErrorContains(t, err, "SANDBOXD_SLOTS")
+	d.job.TaskGroups[0].Name = new("web")
+	_, _, err = o.Running(t.Context(), "berth-t")
+	require.ErrorContains(t, err, "not a pool's")
+}
+
+func TestPlanTellsWhatWouldChangeAndWhy(t *testing.T) {
+	d := newDouble(t)
+	d.plan = api.JobPlanResponse{
+		JobModifyIndex: 9, Warnings: "mind the gap",
+		Diff: &api.JobDiff{Type: "Edited", ID: "berth-t", TaskGroups: []*api.TaskGroupDiff{{
+			Type: "Edited", Name: "sandboxd", Fields: []*api.FieldDiff{{Type: "Edited", Name: "Count", Old: "2", New: "3", Annotations: []string{"forces create"}}},
+			Tasks: []*api.TaskDiff{{
+				Type: "Edited", Name: "sandboxd", Annotations: []string{"forces create/destroy update"},
+				Objects: []*api.ObjectDiff{{Type: "Edited", Name: "Config", Fields: []*api.FieldDiff{
+					{Type: "Added", Name: "image", New: "b"}, {Type: "Deleted", Name: "init", Old: "true"}, {Type: "None", Name: "same", Old: "x", New: "x"},
+				}}},
+			}},
+		}}},
+		Annotations: &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{"sandboxd": {Place: 1, DestructiveUpdate: 2, Ignore: 5}}},
+		FailedTGAllocs: map[string]*api.AllocationMetric{"sandboxd": {
+			NodesEvaluated: 3, CoalescedFailures: 1, DimensionExhausted: map[string]int{"memory": 2}, ConstraintFiltered: map[string]int{"${attr.kernel.name} = linux": 1},
+		}},
+	}
+	p, err := d.operator().Plan(t.Context(), pool(t, template()))
+	require.NoError(t, err)
+	assert.True(t, p.Changes())
+	assert.EqualValues(t, 9, p.ModifyIndex)
+	var out strings.Builder
+	require.NoError(t, p.Write(&out))
+	assert.Equal(t, `+/- Job: "berth-t"
++/- Task group: "sandboxd" (1 create, 2 create/destroy update)
+    +/- Count: "2" => "3" (forces create)
+  +/- Task: "sandboxd" (forces create/destroy update)
+      +/- Config {
+        + image: "b"
+        - init: "true"
+      }
+
+NOT to be placed: group sandboxd, 2 missing: constraint "${attr.kernel.name} = linux" filtered 1 nodes, dimension "memory" exhausted on 2 nodes
+Warnings: mind the gap
+`, out.String())
+
+	d.plan = api.JobPlanResponse{Diff: &api.JobDiff{Type: "None"}, Annotations: &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{"sandboxd": {Ignore: 5, InPlaceUpdate: 2}}}}
+	p, err = d.operator().Plan(t.Context(), pool(t, template()))
+	require.NoError(t, err)
+	assert.False(t, p.Changes())
+
+	d.fault = func(*http.Request) (int, string) { return http.StatusForbidden, "Permission denied" }
+	_, err = d.operator().Plan(t.Context(), pool(t, template()))
+	require.ErrorContains(t, err, "plan job berth-t: Unexpected response code: 403 (Permission denied)")
+}
+
+// running is a deployment on its way.
+func running(healthy int) api.Deployment {
+	return api.Deployment{ID: "deployment", Status: "running", TaskGroups: map[string]*api.DeploymentState{"sandboxd": {DesiredTotal: 2, HealthyAllocs: healthy}}}
+}
+
+func TestDeployMakesTheSecretAndFollowsUntilItIsHealthy(t *testing.T) {
+	d := newDouble(t)
+	done := running(2)
+	done.Status, done.StatusDescription = "successful", "Deployment completed successfully"
+	d.evaluation = []api.Evaluation{{Status: "pending"}, {Status: "complete", DeploymentID: "deployment"}}
+	d.deployments = []api.Deployment{running(0), running(0), running(1), done}
+	var told steps
+	got, err := d.operator().Deploy(t.Context(), pool(t, template()), 0, false, told.add)
+	require.NoError(t, err)
+	assert.Equal(t, operate.Deployed{
+		Job: "berth-t", Version: 1, ModifyIndex: 5, Variable: "nomad/jobs/berth-t", Evaluation: "eval", Deployment: "deployment",
+		Status: "successful", Words: "Deployment completed successfully", Warnings: "mind the gap",
+	}, got)
+	assert.Equal(t, steps{
+		"made variable nomad/jobs/berth-t", "registered job berth-t, version 1", "warnings: mind the gap",
+		"deployment deployme running: sandboxd: 0 of 2 healthy, 0 unhealthy", "deployment deployme running: sandboxd: 1 of 2 healthy, 0 unhealthy",
+		"deployment deployme successful: sandboxd: 2 of 2 healthy, 0 unhealthy",
+	}, told, "each step is told once")
+	items := d.variables["nomad/jobs/berth-t"].Items
+	assert.GreaterOrEqual(t, len(items["token"]), 40)
+	assert.Contains(t, items, "env")
+
+	got, err = d.operator().Deploy(t.Context(), pool(t, template()), 5, true, told.add)
+	require.NoError(t, err)
+	assert.Equal(t, "registered", got.Status, "it does not wait when it is told so")
+	assert.Empty(t, got.Variable)
+	assert.Equal(t, items, d.variables["nomad/jobs/berth-t"].Items, "the secret that is there stays")
+}
+
+func TestDeployThatFailsHasNomadsWords(t *testing.T) {
+	failed := running(0)
+	failed.Status, failed.StatusDescription = "failed", "Failed due to unhealthy allocations"
+	broken := &api.AllocationListStub{ID: "0123456789", NodeName: "n1", JobVersion: 1, ClientStatus: "failed", TaskStates: map[string]*api.TaskState{
+		"sandboxd": {Events: []*api.TaskEvent{{Type: api.TaskDriverFailure, DisplayMessage: "image not found"}, {Type: api.TaskNotRestarting, DisplayMessage: "Exceeded"}}},
+	}}
+	older := &api.AllocationListStub{ID: "abcdefghij", JobVersion: 0, ClientStatus: "failed"}
+	full := map[string]*api.AllocationMetric{"sandboxd": {}}
+	for name, c := range map[string]struct {
+		set  func(d *double)
+		kind string
+		want []string
+	}{
+		"unhealthy": {func(d *double) { d.deployments = []api.Deployment{running(0), failed} }, "service", []string{
+			"deployment deployme failed: Failed due to unhealthy allocations", "allocation 01234567 on n1: image not found",
+		}},
+		"no room": {func(d *double) {
+			d.evaluation = []api.Evaluation{{Status: "blocked", DeploymentID: "deployment", FailedTGAllocs: full}}
+			d.deployments = []api.Deployment{failed}
+		}, "service", []string{"Failed due to", "no nodes were eligible"}},
+		"no decision": {func(d *double) {
+			d.evaluation = []api.Evaluation{{Status: "failed", StatusDescription: "maximum attempts reached"}}
+		}, "service", []string{
+			"evaluation failed: maximum attempts reached",
+		}},
+		"one that ends": {func(d *double) { d.evaluation = []api.Evaluation{{Status: "complete"}} }, "sysbatch", []string{"1 of 1 allocations failed", "image not found"}},
+		"lost connection": {func(d *double) {
+			d.fault = func(r *http.Request) (int, string) {
+				if strings.HasPrefix(r.URL.Path, "/v1/deployment/") {
+					return http.StatusForbidden, "Permission denied"
+				}
+				return 0, ""
+			}
+		}, "service", []string{"follow job berth-t", "Permission denied"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDouble(t)
+			d.evaluation = []api.Evaluation{{Status: "complete", DeploymentID: "deployment"}}
+			d.allocs = []*api.AllocationListStub{broken, older}
+			c.set(d)
+			job := pool(t, template())
+			job.Type = &c.kind
+			var told steps
+			got, err := d.operator().Deploy(t.Context(), job, 0, false, told.add)
+			for _, want := range c.want {
+				require.ErrorContains(t, err, want)
+			}
+			assert.NotContains(t, err.Error(), "abcdefgh", "what failed before is another matter")
+			assert.EqualValues(t, 5, got.ModifyIndex, "it tells what it has done all the same")
+		})
+	}
+}
+
+func TestDeployRefusesWhatSomebodyElseHasChanged(t *testing.T) {
+	d := newDouble(t)
+	d.job = pool(t, template())
+	d.job.JobModifyIndex = new(uint64(12))
+	var told steps
+	_, err := d.operator().Deploy(t.Context(), pool(t, template()), 11, false, told.add)
+	require.ErrorIs(t, err, operate.ErrChanged)
+	require.ErrorContains(t, err, "conflicting job modify index")
+	assert.Zero(t, d.registered)
+}
+
+func TestDeployThatTakesTooLongTellsHowFarItIs(t *testing.T) {
+	d := newDouble(t)
+	d.evaluation = []api.Evaluation{{Status: "complete", DeploymentID: "deployment"}}
+	d.deployments = []api.Deployment{running(1)}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	seen := 0
+	_, err := d.operator().Deploy(ctx, pool(t, template()), 0, false, func(string, ...any) {
+		if seen++; seen == 4 {
+			cancel(context.DeadlineExceeded)
+		}
+	})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "Nomad goes on with it")
+}
+
+func TestStatusShowsAllocationsAndWhoseTheyAre(t *testing.T) {
+	d := newDouble(t)
+	o := d.operator()
+	_, err := o.Status(t.Context(), "berth-t")
+	var none *operate.NotFoundError
+	require.ErrorAs(t, err, &none)
+
+	d.job = pool(t, template())
+	d.job.Status, d.job.SubmitTime, d.job.Version = new("running"), new(int64(1e18)), new(uint64(3))
+	d.deployments = []api.Deployment{running(1)}
+	d.allocs = []*api.AllocationListStub{
+		{ID: "bbbb", Name: "berth-t.sandboxd[1]", JobID: "berth-t", ClientStatus: "running", DesiredStatus: "run", NodeName: "n"},
+		{ID: "aaaa", Name: "berth-t.sandboxd[0]", JobID: "berth-t", ClientStatus: "running", DesiredStatus: "run", AllocatedResources: &api.AllocatedResources{
+			Shared: api.AllocatedSharedResources{Ports: []api.PortMapping{{Label: "http", Value: 8080, HostIP: "10.0.0.1"}}},
+		}},
+		{ID: "cccc", Name: "berth-t.sandboxd[0]", JobID: "berth-t", ClientStatus: "complete"},
+	}
+	d.variables["nomad/jobs/berth-t/containers/a"] = &api.Variable{Path: "nomad/jobs/berth-t/containers/a", Items: api.VariableItems{"aaaa": "t-1"}}
+	d.blocked = []*api.Evaluation{{Status: "blocked", FailedTGAllocs: map[string]*api.AllocationMetric{"sandboxd": {NodesEvaluated: 1, DimensionExhausted: map[string]int{"cpu": 1}}}}}
+	s, err := o.Status(t.Context(), "berth-t")
+	require.NoError(t, err)
+	assert.Equal(t, "running", s.Status)
+	assert.Equal(t, 2, s.Count)
+	assert.Equal(t, "/usr/local/bin/sandboxd", s.Image)
+	assert.Equal(t, 1, s.Deployment.Healthy)
+	require.Len(t, s.Allocations, 2, "what ended well is no longer of interest")
+	assert.Equal(t, "aaaa", s.Allocations[0].ID)
+	assert.Equal(t, "t-1", s.Allocations[0].Container)
+	assert.Equal(t, "http://10.0.0.1:8080", s.Allocations[0].URL)
+	assert.Equal(t, []string{`group sandboxd, 1 missing: dimension "cpu" exhausted on 1 nodes`}, s.Unplaced)
+
+	one, err := o.Find(t.Context(), "berth-t", "t-1")
+	require.NoError(t, err)
+	assert.Equal(t, "aaaa", one.ID)
+	one, err = o.Find(t.Context(), "berth-t", "bbbb")
+	require.NoError(t, err)
+	require.NoError(t, o.Stop(t.Context(), one.ID))
+	require.NoError(t, o.Gone(t.Context(), one.ID))
+	_, err = o.Find(t.Context(), "berth-t", "bbbb")
+	require.ErrorAs(t, err, &none)
+	require.NoError(t, o.Gone(t.Context(), "dddd"), "what nobody knows is gone")
+}
+
+func TestNodeIsFoundByNameOrTheBeginningOfItsID(t *testing.T) {
+	d := newDouble(t)
+	d.nodes = []*api.NodeListStub{{ID: "aaaa1111", Name: "one"}, {ID: "aaaa2222", Name: "two"}}
+	d.allocs = []*api.AllocationListStub{{ID: "x", NodeID: "aaaa2222", ClientStatus: "running"}, {ID: "y", NodeID: "aaaa1111", ClientStatus: "running"}}
+	o := d.operator()
+	id, on, err := o.Node(t.Context(), "berth-t", "two")
+	require.NoError(t, err)
+	assert.Equal(t, "aaaa2222", id)
+	require.Len(t, on, 1)
+	assert.Equal(t, "x", on[0].ID)
+	_, _, err = o.Node(t.Context(), "berth-t", "aaaa")
+	require.ErrorContains(t, err, "it may be aaaa1111 or aaaa2222")
+	_, _, err = o.Node(t.Context(), "berth-t", "three")
+	var none *operate.NotFoundError
+	require.ErrorAs(t, err, &none)
+}
+
+func TestNobodyAnswersIsToldApart(t *testing.T) {
+	o, err := operate.Open(operate.Config{Address: "http://127.0.0.1:1"})
+	require.NoError(t, err)
+	defer o.Close()
+	_, err = o.Status(t.Context(), "berth-t")
+	assert.True(t, operate.Unreachable(err), "%v", err)
+	assert.False(t, operate.Unreachable(nil))
+}
+
+func TestRotateChangesTheSecretAlone(t *testing.T) {
+	d := newDouble(t)
+	o := d.operator()
+	_, err := o.Rotate(t.Context(), "berth-t")
+	var none *operate.NotFoundError
+	require.ErrorAs(t, err, &none)
+	const path = "nomad/jobs/berth-t"
+	d.variables[path] = &api.Variable{Path: path, ModifyIndex: 3, Items: api.VariableItems{"token": "old", "env": "A=b", "env_version": "v"}}
+	changed := 0
+	d.fault = func(r *http.Request) (int, string) {
+		if r.Method == http.MethodPut && changed == 0 { // somebody is faster
+			changed++
+			d.variables[path].Items["env"], d.variables[path].ModifyIndex = "A=c", 4
+		}
+		return 0, ""
+	}
+	_, err = o.Rotate(t.Context(), "berth-t")
+	require.NoError(t, err)
+	items := d.variables[path].Items
+	assert.GreaterOrEqual(t, len(items["token"]), 40)
+	assert.Equal(t, "A=c", items["env"], "what somebody else has written stays")
+	assert.Equal(t, "v", items["env_version"])
+}

@@ -1,0 +1,97 @@
+package operate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Config says which Nomad. Empty fields are those of NOMAD_ADDR,
+// NOMAD_NAMESPACE, NOMAD_REGION; the token, TLS and the rest are always those
+// of Nomad's own variables.
+type Config struct {
+	Address   string
+	Namespace string
+	Region    string
+}
+
+// Operator asks one Nomad. Any number may use it at once. Close ends it.
+type Operator struct{ client *api.Client }
+
+// Open makes an Operator. It asks nothing yet; the error is of the
+// configuration.
+func Open(c Config) (*Operator, error) {
+	config := api.DefaultConfig()
+	config.Address = cmp.Or(c.Address, config.Address)
+	config.Namespace = cmp.Or(c.Namespace, config.Namespace)
+	config.Region = cmp.Or(c.Region, config.Region)
+	client, err := api.NewClient(config)
+	if err != nil {
+		return nil, fmt.Errorf("open nomad: %w", err)
+	}
+	return &Operator{client: client}, nil
+}
+
+// Close lets go of the connections.
+func (o *Operator) Close() { o.client.Close() }
+
+// Progress is told of each step, in a sentence for people.
+type Progress func(format string, args ...any)
+
+// Unreachable reports whether the error is that no Nomad answered at all.
+func Unreachable(err error) bool {
+	_, answered := errors.AsType[api.UnexpectedResponseError](err)
+	return err != nil && !answered && strings.Contains(err.Error(), "connection refused")
+}
+
+// missing reports whether the error is that there is no such thing.
+func missing(err error) bool {
+	answer, ok := errors.AsType[api.UnexpectedResponseError](err)
+	return ok && answer.StatusCode() == http.StatusNotFound
+}
+
+// lastWords are Nomad's own about how an allocation went: of the task that
+// failed, else of the last event, else of the allocation.
+func lastWords(a *api.AllocationListStub) string {
+	failed, last := "", ""
+	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
+		for _, e := range a.TaskStates[name].Events {
+			last = cmp.Or(e.DisplayMessage, e.Details["driver_error"], e.Message, last)
+			switch e.Type {
+			case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation, api.TaskArtifactDownloadFailed, api.TaskTerminated:
+				failed = last
+			}
+		}
+	}
+	return cmp.Or(failed, last, a.ClientDescription, a.DesiredDescription)
+}
+
+// unplaced are Nomad's reasons not to place allocations of groups, each in a
+// sentence.
+func unplaced(groups map[string]*api.AllocationMetric) []string {
+	var all []string
+	for _, group := range slices.Sorted(maps.Keys(groups)) {
+		m := groups[group]
+		var why []string
+		for _, what := range slices.Sorted(maps.Keys(m.ConstraintFiltered)) {
+			why = append(why, fmt.Sprintf("constraint %q filtered %d nodes", what, m.ConstraintFiltered[what]))
+		}
+		for _, what := range slices.Sorted(maps.Keys(m.DimensionExhausted)) {
+			why = append(why, fmt.Sprintf("dimension %q exhausted on %d nodes", what, m.DimensionExhausted[what]))
+		}
+		for _, quota := range m.QuotaExhausted {
+			why = append(why, fmt.Sprintf("quota limit hit %q", quota))
+		}
+		if m.NodesEvaluated == 0 {
+			why = append(why, "no nodes were eligible for evaluation")
+		}
+		all = append(all, fmt.Sprintf("group %s, %d missing: %s", group, m.CoalescedFailures+1, strings.Join(why, ", ")))
+	}
+	return all
+}

@@ -1,0 +1,195 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"berth/jobs"
+)
+
+// Status is how a job stands.
+type Status struct {
+	Job         string       `json:"job"`
+	Type        string       `json:"type"`
+	Status      string       `json:"status"` // pending, running, dead
+	Version     uint64       `json:"version"`
+	Submitted   time.Time    `json:"submitted_at"`
+	Count       int          `json:"count"`
+	Image       string       `json:"image"` // or the program, where no container is made
+	Deployment  *Deployment  `json:"deployment,omitempty"`
+	Unplaced    []string     `json:"unplaced"`    // why there is no room for some, in Nomad's words
+	Allocations []Allocation `json:"allocations"` // that are there, and those that failed, by index
+}
+
+// Deployment is the latest of a job.
+type Deployment struct {
+	ID      string `json:"id"`
+	Version uint64 `json:"version"`
+	Status  string `json:"status"`
+	Words   string `json:"words"`
+	Healthy int    `json:"healthy"`
+	Desired int    `json:"desired"`
+}
+
+// Allocation is one allocation of a job.
+type Allocation struct {
+	ID        string    `json:"id"`
+	Job       string    `json:"job"`
+	Index     int       `json:"index"`
+	Node      string    `json:"node"`
+	NodeID    string    `json:"node_id"`
+	Version   uint64    `json:"version"`
+	Status    string    `json:"status"`  // of the client: pending, running, complete, failed, lost, unknown
+	Desired   string    `json:"desired"` // run, stop, evict
+	Healthy   *bool     `json:"healthy,omitempty"`
+	Created   time.Time `json:"created_at"`
+	URL       string    `json:"url,omitempty"`
+	Container string    `json:"container,omitempty"` // that an orchestrator has claimed it for
+	Words     string    `json:"words"`               // Nomad's last about it
+}
+
+// Ended reports whether nothing of it runs any more.
+func (a Allocation) Ended() bool {
+	return slices.Contains([]string{api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost}, a.Status)
+}
+
+// NotFoundError is that there is no such job, allocation or node.
+type NotFoundError struct{ What string }
+
+// Error names what there is not.
+func (e *NotFoundError) Error() string { return "there is no " + e.What }
+
+// Status looks at the job. The error is a *NotFoundError when there is none.
+func (o *Operator) Status(ctx context.Context, id string) (Status, error) {
+	job, err := o.job(ctx, id)
+	if err != nil {
+		return Status{}, err
+	}
+	if job == nil {
+		return Status{}, &NotFoundError{"job " + id}
+	}
+	s := Status{
+		Job: id, Type: value(job.Type), Status: value(job.Status), Version: value(job.Version), Submitted: time.Unix(0, value(job.SubmitTime)).UTC(),
+		Unplaced: []string{},
+	}
+	for _, group := range job.TaskGroups {
+		s.Count += value(group.Count)
+		for _, task := range group.Tasks {
+			for _, name := range []string{"image", "command"} {
+				if text, ok := task.Config[name].(string); ok {
+					s.Image = text
+				}
+			}
+		}
+	}
+	if s.Deployment, err = o.deployment(ctx, id); err != nil {
+		return s, err
+	}
+	if s.Allocations, err = o.allocations(ctx, id); err != nil {
+		return s, err
+	}
+	s.Allocations = slices.DeleteFunc(s.Allocations, func(a Allocation) bool { return a.Ended() && a.Status != api.AllocClientStatusFailed })
+	evals, _, err := o.client.Jobs().Evaluations(id, new(api.QueryOptions).WithContext(ctx))
+	if err != nil {
+		return s, fmt.Errorf("list evaluations of job %s: %w", id, err)
+	}
+	for _, e := range evals {
+		if e.Status == api.EvalStatusBlocked {
+			s.Unplaced = append(s.Unplaced, unplaced(e.FailedTGAllocs)...)
+		}
+	}
+	return s, nil
+}
+
+func (o *Operator) deployment(ctx context.Context, job string) (*Deployment, error) {
+	v, _, err := o.client.Jobs().LatestDeployment(job, new(api.QueryOptions).WithContext(ctx))
+	if missing(err) || err == nil && v == nil {
+		return nil, nil //nolint:nilnil // there is none, and that is no error
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read deployment of job %s: %w", job, err)
+	}
+	d := &Deployment{ID: v.ID, Version: v.JobVersion, Status: v.Status, Words: v.StatusDescription}
+	for _, g := range v.TaskGroups {
+		d.Healthy += g.HealthyAllocs
+		d.Desired += g.DesiredTotal
+	}
+	return d, nil
+}
+
+// allocations lists those of a job, with the containers that they are.
+func (o *Operator) allocations(ctx context.Context, job string) ([]Allocation, error) {
+	q := &api.QueryOptions{Params: map[string]string{"resources": "true"}, Filter: fmt.Sprintf("JobID == %q", job)}
+	stubs, _, err := o.client.Allocations().List(q.WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("list allocations of job %s: %w", job, err)
+	}
+	claims, err := o.claims(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Allocation, len(stubs))
+	for i, s := range stubs {
+		all[i] = Allocation{
+			ID: s.ID, Job: s.JobID, Index: indexOf(s.Name), Node: s.NodeName, NodeID: s.NodeID, Version: s.JobVersion, Status: s.ClientStatus,
+			Desired: s.DesiredStatus, Created: time.Unix(0, s.CreateTime).UTC(), URL: address(s.AllocatedResources), Container: claims[s.ID], Words: lastWords(s),
+		}
+		if s.DeploymentStatus != nil {
+			all[i].Healthy = s.DeploymentStatus.Healthy
+		}
+	}
+	slices.SortFunc(all, func(a, b Allocation) int { return cmp.Or(a.Index-b.Index, a.Created.Compare(b.Created)) })
+	return all, nil
+}
+
+// claims are the containers of a job's allocations.
+func (o *Operator) claims(ctx context.Context, job string) (map[string]string, error) {
+	all := map[string]string{}
+	prefix := jobs.VariablePath(job) + "/containers/"
+	metas, _, err := o.client.Variables().PrefixList(prefix, new(api.QueryOptions).WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("list variables below %s: %w", prefix, err)
+	}
+	for _, m := range metas {
+		v, _, err := o.client.Variables().Peek(m.Path, new(api.QueryOptions).WithContext(ctx))
+		if err != nil {
+			return nil, fmt.Errorf("read variable %s: %w", m.Path, err)
+		}
+		if v != nil {
+			maps.Copy(all, v.Items)
+		}
+	}
+	return all, nil
+}
+
+// indexOf reads the index from a name like job.group[3]; -1: there is none.
+func indexOf(name string) int {
+	_, after, ok := strings.Cut(name, "[")
+	n, err := strconv.Atoi(strings.TrimSuffix(after, "]"))
+	if !ok || err != nil {
+		return -1
+	}
+	return n
+}
+
+// address is where a task of the allocation listens.
+func address(r *api.AllocatedResources) string {
+	if r == nil {
+		return ""
+	}
+	for _, p := range r.Shared.Ports {
+		if p.Label == jobs.Port {
+			return "http://" + net.JoinHostPort(p.HostIP, strconv.Itoa(p.Value))
+		}
+	}
+	return ""
+}

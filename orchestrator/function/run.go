@@ -1,0 +1,411 @@
+package function
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"berth/orchestrator/config"
+	"berth/orchestrator/dispatch"
+	"berth/orchestrator/pool"
+	"berth/orchestrator/poolapi"
+	"berth/sandboxd/api"
+	"berth/slots"
+)
+
+// Place is where runs of one type of sandbox go.
+type Place struct {
+	Leases   Leases
+	Calls    Calls
+	Template string // of configs that name none
+}
+
+// Calls carry calls to slots. A *calls.Carrier with an Ensure is one.
+type Calls interface {
+	Do(ctx context.Context, lease pool.Lease, call dispatch.Call) (dispatch.Answer, error)
+	// Ensure has the container of the lease build the environment, if it is not
+	// there or to be built anew. Packages that cannot be installed are an
+	// answer with a Failure.
+	Ensure(ctx context.Context, lease pool.Lease, spec api.EnvironmentSpec, recreate bool) (api.EnvironmentResult, error)
+}
+
+// Config is how a Runner behaves. Zero fields mean the default.
+type Config struct {
+	Isolated *Place   // nil: there is no pool
+	Local    *Place   // nil: nothing runs on this host
+	Environ  []string // of this process, for local sandboxes
+
+	Timeout time.Duration // of a run that names none; default 3 minutes
+	Longest time.Duration // timeout that a run may name; default 1 hour
+	Wait    time.Duration // for a free slot; default 5 minutes
+}
+
+// Runner runs function tools. All methods may be called at once.
+type Runner struct {
+	store    *config.Store
+	config   Config
+	stripper stripper
+	warm     map[poolapi.SandboxType]*warm
+
+	mu     sync.Mutex          // guards built
+	built  map[string]struct{} // environments that are known to be there, by container and key
+	closer sync.Once
+}
+
+// New makes a Runner over the settings. Close ends it.
+func New(store *config.Store, c Config) *Runner {
+	c.Timeout = cmp.Or(c.Timeout, 3*time.Minute)
+	c.Longest = cmp.Or(c.Longest, time.Hour)
+	c.Wait = cmp.Or(c.Wait, 5*time.Minute)
+	r := &Runner{store: store, config: c, warm: map[poolapi.SandboxType]*warm{}, built: map[string]struct{}{}}
+	for of, place := range map[poolapi.SandboxType]*Place{poolapi.SandboxIsolated: c.Isolated, poolapi.SandboxLocal: c.Local} {
+		if place != nil {
+			r.warm[of] = newWarm(place.Leases, c.Wait)
+		}
+	}
+	return r
+}
+
+// Close gives back the slots that are kept, and waits for that.
+func (r *Runner) Close() error {
+	r.closer.Do(func() {
+		for _, w := range r.warm {
+			w.close()
+		}
+	})
+	return nil
+}
+
+// plan is a run whose request was found good.
+type plan struct {
+	route
+	run     *poolapi.ToolRun
+	args    map[string]json.RawMessage
+	env     map[string]*string
+	spec    api.EnvironmentSpec
+	key     string // of spec
+	timeout time.Duration
+	id      string
+}
+
+// Run runs the tool for the organisation. A tool that fails is a result; the
+// error says what is wrong with the request, or that no slot could be had.
+func (r *Runner) Run(ctx context.Context, organization string, run *poolapi.ToolRun) (poolapi.ToolResult, error) {
+	began := time.Now()
+	p, err := r.plan(ctx, organization, run)
+	if err != nil {
+		return poolapi.ToolResult{}, err
+	}
+	result := poolapi.ToolResult{
+		Fingerprint: p.fingerprint, ExecutionID: p.id, Sandbox: poolapi.ToolPlace{Type: p.of},
+	}
+	source, failure := r.source(run)
+	if failure == nil {
+		for try := 0; ; try++ {
+			var again bool
+			failure, again, err = r.attempt(ctx, p, source, &result)
+			if !again || try > 0 {
+				break
+			}
+		}
+	}
+	if err != nil {
+		return poolapi.ToolResult{}, err
+	}
+	if failure != nil {
+		result.FunctionResult = failed(*failure)
+	}
+	result.Timings.Total = milliseconds(time.Since(began))
+	return result, nil
+}
+
+// Recreate builds the environment of the organisation's local sandbox anew.
+func (r *Runner) Recreate(ctx context.Context, organization string) (poolapi.SandboxConfig, error) {
+	c, err := r.store.Default(ctx, organization, poolapi.SandboxLocal)
+	if err != nil {
+		return c, err
+	}
+	if r.config.Local == nil {
+		return c, slots.Errorf(slots.KindUnavailable, "this orchestrator has no %s sandboxes", poolapi.SandboxLocal)
+	}
+	to := route{
+		of: poolapi.SandboxLocal, configID: c.ID, fingerprint: c.Fingerprint, recreate: true,
+		tenant: tenant{r.config.Local.Template, organization, c.Fingerprint},
+	}
+	if err := to.read(c.Config); err != nil {
+		return c, err
+	}
+	stored, err := r.store.Environment(ctx, organization, c.ID)
+	if err != nil {
+		return c, err
+	}
+	p := &plan{route: to, run: &poolapi.ToolRun{Tool: poolapi.Tool{Name: "(none)"}}}
+	p.spec = api.EnvironmentSpec{Language: api.LanguagePython, Requirements: to.pip, Index: index(stored)}
+	if p.key, err = p.spec.Key(); err != nil || p.key == "" {
+		return c, err
+	}
+	w := r.warm[poolapi.SandboxLocal]
+	h, err := w.get(ctx, want{tenant: to.tenant, keep: to.keep, run: r.config.Timeout})
+	if err != nil {
+		return c, err
+	}
+	failure, _, err := r.ensure(ctx, r.config.Local, h, p)
+	w.put(h, err == nil)
+	if failure != nil {
+		err = slots.Errorf(slots.KindBadRequest, "%s", failure.Message)
+	}
+	return c, err
+}
+
+// failed is the result of a tool that did not run.
+func failed(f api.FunctionError) api.FunctionResult {
+	null := json.RawMessage("null")
+	return api.FunctionResult{
+		Status: api.FunctionFailed, FuncReturn: null, AgentState: null, Text: f.Message, Error: &f, Stdout: []string{}, Stderr: []string{},
+	}
+}
+
+// plan checks the request, and finds what it needs.
+func (r *Runner) plan(ctx context.Context, organization string, run *poolapi.ToolRun) (*plan, error) {
+	if err := check(run); err != nil {
+		return nil, err
+	}
+	timeout, err := run.TimeoutS.Duration(r.config.Timeout, r.config.Longest)
+	if err != nil {
+		return nil, slots.Errorf(slots.KindBadRequest, "timeout_s: %w", err)
+	}
+	schema := run.Tool.JSONSchema
+	if len(schema) == 0 || string(schema) == "null" {
+		schema = run.Tool.ArgsJSONSchema
+	}
+	args, err := coerceArgs(schema, run.Args)
+	if err != nil {
+		return nil, err
+	}
+	where, err := r.route(ctx, organization, run.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := r.store.Environment(ctx, organization, where.configID)
+	if err != nil {
+		return nil, err
+	}
+	var host []string
+	if where.of == poolapi.SandboxLocal {
+		host = r.config.Environ
+	}
+	env, err := layers(host, stored, run)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{route: where, run: run, args: args, env: env, timeout: timeout, id: uuid.NewString()}
+	p.spec = api.EnvironmentSpec{Language: api.LanguagePython, Index: index(stored)}
+	theirs, tools := where.pip, run.Tool.PipRequirements
+	if run.Tool.SourceType != api.SourcePython {
+		p.spec.Language, theirs, tools = api.LanguageNode, where.npm, run.Tool.NpmRequirements
+	}
+	if p.spec.Requirements, err = merged(p.spec.Language, theirs, tools); err != nil {
+		return nil, err
+	}
+	p.key, err = p.spec.Key()
+	return p, err
+}
+
+// Bounds of a request.
+const (
+	maxName   = 256
+	maxReturn = 10_000_000 // code points
+)
+
+// sourceTypeScript is stripped here; slots do not know it.
+const sourceTypeScript = "typescript"
+
+// check refuses what no slot has to be asked for.
+func check(run *poolapi.ToolRun) error {
+	t := run.Tool
+	bad := func(format string, args ...any) error { return slots.Errorf(slots.KindBadRequest, format, args...) }
+	hasSchema := len(t.JSONSchema) > 0 && string(t.JSONSchema) != "null"
+	switch {
+	case t.Name == "" || utf8.RuneCountInString(t.Name) > maxName:
+		return bad("tool.name must have 1 to %d characters", maxName)
+	case t.SourceCode == "":
+		return bad("tool.source_code is missing")
+	case !slices.Contains([]string{api.SourcePython, sourceTypeScript, api.SourceJavaScript}, t.SourceType):
+		return bad("tool.source_type must be python, typescript or javascript, got %.40q", t.SourceType)
+	case t.SourceType == sourceTypeScript && !hasSchema:
+		return bad("TypeScript tools require an explicit json_schema parameter")
+	case t.SourceType == api.SourceJavaScript && !hasSchema:
+		return bad("JavaScript tools require an explicit json_schema parameter")
+	case t.ReturnCharLimit < 0 || t.ReturnCharLimit > maxReturn:
+		return bad("tool.return_char_limit must be 1 to %d, or 0 for the default", maxReturn)
+	}
+	if a := run.Agent; a != nil {
+		if !slices.Contains([]string{"", api.StateJSON, api.StatePickle}, a.StateEncoding) {
+			return bad("agent.state_encoding must be json or pickle+base64, got %.40q", a.StateEncoding)
+		}
+	}
+	return nil
+}
+
+// source is what a slot runs. A source that cannot be stripped is a tool that
+// fails.
+func (r *Runner) source(run *poolapi.ToolRun) (string, *api.FunctionError) {
+	if run.Tool.SourceType == api.SourcePython {
+		return run.Tool.SourceCode, nil
+	}
+	text, err := r.stripper.strip(run.Tool.SourceType, run.Tool.SourceCode)
+	if err != nil {
+		return "", &api.FunctionError{
+			Kind: api.FunctionException, Name: "SyntaxError",
+			Message: fmt.Sprintf("Error executing function %s: SyntaxError: %s", run.Tool.Name, err),
+		}
+	}
+	return text, nil
+}
+
+// attempt runs the tool in a slot. again: nothing was done, and a second
+// attempt may go better.
+func (r *Runner) attempt(ctx context.Context, p *plan, source string, result *poolapi.ToolResult) (failure *api.FunctionError, again bool, err error) {
+	w, place := r.warm[p.of], r.place(p.of)
+	began := time.Now()
+	w.drain(p.tenant)
+	h, err := w.get(ctx, want{tenant: p.tenant, keep: p.keep, run: p.timeout, fresh: !p.reuse})
+	if err != nil {
+		return nil, false, err
+	}
+	well := false
+	defer func() { w.put(h, well && p.reuse) }()
+	result.Timings.Queue = milliseconds(time.Since(began))
+	result.Sandbox.Container, result.Sandbox.SlotID, result.Sandbox.Reused = h.lease.Container.ID, h.lease.Slot.SlotID, h.reused
+	began = time.Now()
+	failure, cached, err := r.ensure(ctx, place, h, p)
+	result.Timings.Env, result.Sandbox.EnvCached = milliseconds(time.Since(began)), cached
+	if err != nil || failure != nil {
+		well = failure != nil
+		return failure, h.reused && gone(err), err
+	}
+	args, err := json.Marshal(p.call(source))
+	if err != nil {
+		return nil, false, slots.Errorf(slots.KindBadRequest, "encode call: arguments are not JSON")
+	}
+	answer, err := place.Calls.Do(ctx, h.lease, dispatch.Call{
+		Call:          api.Call{Tool: api.FunctionTool, Args: args, Timeout: api.Seconds(p.timeout.Seconds()), ExecutionID: p.id},
+		CancelStarted: true, // nobody else hears of it
+	})
+	if err != nil {
+		missing := slots.AsError(err).Kind == slots.KindNotFound && p.key != ""
+		if missing {
+			r.forget(h, p.key)
+		}
+		well = missing
+		return nil, missing || h.reused && gone(err) && slots.AsError(err).Executed == slots.ExecutedNever, err
+	}
+	ran, err := answer.Result.FunctionResult()
+	if err == nil && ran == nil {
+		err = slots.Errorf(slots.KindInternal, "container %s does not run functions: its sandboxd is an older one", h.lease.Container.ID)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	well = true
+	result.FunctionResult = *ran
+	t := answer.Timing
+	result.Timings.Queue += milliseconds(t.Queue + t.Dispatch)
+	result.Timings.Spawn, result.Timings.Run = milliseconds(t.Spawn), milliseconds(t.Run)
+	return nil, false, nil
+}
+
+// gone reports whether the error says that the slot is not ours any more.
+func gone(err error) bool {
+	if err == nil {
+		return false
+	}
+	switch slots.AsError(err).Kind {
+	case slots.KindSlotLost, slots.KindLeaseExpired, slots.KindFenced:
+		return true
+	default:
+		return false
+	}
+}
+
+// call is the plan as the slot wants it.
+func (p *plan) call(source string) api.FunctionArgs {
+	t := p.run.Tool
+	args := api.FunctionArgs{
+		Name: t.Name, ToolID: t.ID, SourceCode: source, SourceType: t.SourceType, Args: p.args,
+		JSONSchema: t.JSONSchema, ArgsJSONSchema: t.ArgsJSONSchema, Environment: p.key, Env: p.env, ReturnCharLimit: t.ReturnCharLimit,
+	}
+	if t.SourceType == sourceTypeScript {
+		args.SourceType = api.SourceJavaScript
+	}
+	if a := p.run.Agent; a != nil {
+		args.Agent = &api.FunctionAgent{ID: a.ID, ProjectID: a.ProjectID, ReturnState: a.ReturnState}
+		if t.SourceType == api.SourcePython { // the others get no state
+			args.Agent.State, args.Agent.StateEncoding = a.State, a.StateEncoding
+		}
+	}
+	return args
+}
+
+// ensure has the environment of the plan there. cached: nothing was built.
+func (r *Runner) ensure(ctx context.Context, place *Place, h *held, p *plan) (failure *api.FunctionError, cached bool, err error) {
+	if p.key == "" {
+		return nil, true, nil
+	}
+	at := h.lease.Container.ID + " " + p.key
+	r.mu.Lock()
+	_, known := r.built[at]
+	r.mu.Unlock()
+	if known && !p.recreate {
+		return nil, true, nil
+	}
+	made, err := place.Calls.Ensure(ctx, h.lease, p.spec, p.recreate)
+	if err != nil {
+		return nil, false, err
+	}
+	if f := made.Failure; f != nil {
+		return &api.FunctionError{Kind: api.FunctionInstall, Name: "InstallError", Message: installText(p, f), Traceback: f.Output}, false, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.built) >= maxBuilt {
+		clear(r.built) // to ask again costs a request
+	}
+	r.built[at] = struct{}{}
+	return nil, made.Cached, nil
+}
+
+// maxBuilt bounds what is remembered of environments.
+const maxBuilt = 100_000
+
+func (r *Runner) forget(h *held, key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.built, h.lease.Container.ID+" "+key)
+}
+
+// installText says what could not be installed, and what mends it.
+func installText(p *plan, f *api.EnvironmentFailure) string {
+	what := "its requirements"
+	if f.Requirement != "" {
+		what = "requirement " + f.Requirement
+	}
+	return fmt.Sprintf("Failed to install %s of tool %s in the %s sandbox: %s. This may be due to package version incompatibility. Consider updating the package version or removing the version constraint.",
+		what, p.run.Tool.Name, p.of, f.Message)
+}
+
+func (r *Runner) place(of poolapi.SandboxType) *Place {
+	if of == poolapi.SandboxLocal {
+		return r.config.Local
+	}
+	return r.config.Isolated
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
