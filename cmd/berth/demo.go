@@ -20,7 +20,7 @@ func (a *app) demoCommand() *cobra.Command {
 	var trajectories int
 	cmd := &cobra.Command{
 		Use: "demo [flags] [-- FLAGS OF sandboxd serve]", Short: "Play a rollout on a pool of containers",
-		Long: "Starts a pool, plays a rollout on the slots that its trajectories lease, and\nstops it.",
+		Long: "Starts a pool, plays a rollout on the slots that its trajectories lease, and\nstops it. With --url it plays on the pool of that server, and starts and stops\nnothing.",
 		Args: behindDash,
 	}
 	cmd.Flags().StringVar(&pool.Agent, "agent", besideMe("sandboxd"), "the sandboxd `binary` to start")
@@ -28,9 +28,12 @@ func (a *app) demoCommand() *cobra.Command {
 	cmd.Flags().IntVar(&pool.Containers, "containers", 2, "containers of the pool; 0: one without a pool, by the reference protocol")
 	cmd.Flags().IntVar(&pool.Slots, "slots", 8, "slots of each container")
 	cmd.Flags().IntVar(&trajectories, "trajectories", 64, "trajectories to play")
-	cmd.RunE = interruptible(func(ctx context.Context, _ *cobra.Command, args []string) error {
+	cmd.RunE = interruptible(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 		if pool.Slots < 1 || trajectories < 1 || pool.Containers < 0 {
 			return usagef("--slots and --trajectories must be above 0, --containers 0 or more")
+		}
+		if cmd.Flags().Changed("url") {
+			return a.demoServer(ctx, cmd, args, trajectories)
 		}
 		if pool.Containers == 0 {
 			return demo(ctx, container.Config{Binary: pool.Agent, Slots: pool.Slots, Args: args}, trajectories, a.out)

@@ -87,7 +87,7 @@ func (a *app) command(ctx context.Context, b berthing, timeout time.Duration, ar
 // cancelledElsewhere is why a command was cancelled that nobody interrupted
 // here: its lease is over, or somebody has cancelled it by its id.
 func cancelledElsewhere(ctx context.Context, c *client.Client, lease string, r api.Result) error {
-	if r.Metadata.Outcome != slots.OutcomeCancelled || ctx.Err() != nil {
+	if p := r.Metadata.Receipt; p == nil || p.Outcome != slots.OutcomeCancelled || ctx.Err() != nil { // nil: it never ran
 		return nil
 	}
 	if _, err := c.Renew(ctx, lease, 0); err != nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"berth/sandboxd/api"
 )
 
 func TestExecEndsAsItsCommandDoes(t *testing.T) {
@@ -228,4 +230,8 @@ func TestShellOnATerminal(t *testing.T) {
 	<-read
 	assert.NotContains(t, screen.String(), "command not found")
 	assert.Empty(t, p.leases())
+}
+
+func TestCommandThatNeverRanWasNotCancelled(t *testing.T) {
+	assert.NoError(t, cancelledElsewhere(t.Context(), nil, "lease", api.Result{}), "it has no receipt")
 }

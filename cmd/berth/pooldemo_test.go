@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"berth/cmd/berth/container"
 	"berth/slots/sandbox/sandboxtest"
 )
 
@@ -64,4 +65,22 @@ func TestDemoPlaysOnAPoolAndLeavesNothing(t *testing.T) {
 	status, _, stderr = runMain(t.Context(), "demo", "--agent", agent, "--orchestrator", "/does/not/exist")
 	assert.Equal(t, 1, status)
 	assert.Contains(t, stderr, "start container")
+}
+
+func TestDemoPlaysOnThePoolOfAServer(t *testing.T) {
+	binary, agent, dir := buildOrchestrator(t), sandboxtest.Agent(t), sandboxtest.DataDir(t)
+	t.Setenv("TMPDIR", dir)
+	pool := container.Pool{Orchestrator: binary, Agent: agent, Containers: 1, Slots: 3, Args: []string{"--isolation-require=none"}}
+	server, err := container.Start(t.Context(), pool.Config())
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, server.Close()) })
+	t.Setenv("BERTH_TOKEN", server.Token)
+	status, stdout, stderr := runMain(t.Context(), "demo", "--url", server.URL, "--trajectories", "8")
+	require.Zero(t, status, "%s%s", stdout, stderr)
+	assert.Regexp(t, `(?m)^8 +3 +80 +[0-9.]+ ms +[0-9.]+ ms +[0-9.]+ ms +0$`, stdout)
+	for _, more := range [][]string{{"--slots", "2"}, {"--containers", "2"}, {"--agent", agent}, {"--", "--slots=2"}} {
+		status, _, stderr = runMain(t.Context(), append([]string{"demo", "--url", server.URL}, more...)...)
+		assert.Equal(t, exitUsage, status)
+		assert.Contains(t, stderr, "not go with --url")
+	}
 }

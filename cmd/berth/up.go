@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -235,7 +238,38 @@ func (a *app) serverArgs(u upping, agent string) (args []string, forget func(), 
 	if token != "" {
 		args = append(args, "--token-file", token)
 	}
+	if !slices.ContainsFunc(u.more, func(arg string) bool { return strings.Contains(arg, "-config-") }) {
+		key, err := sealingKey(filepath.Join(u.dataDir, "config"))
+		if err != nil {
+			return nil, nil, err
+		}
+		args = append(args, "--config-key-file", key)
+	}
 	return append(args, u.more...), forget, nil
+}
+
+// sealingKey is the file of the key that seals the variables of sandbox
+// configs, which it makes when there is none.
+func sealingKey(dir string) (path string, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", configf("keep key: %w", err)
+	}
+	path = filepath.Join(dir, "key")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return path, nil
+	}
+	if err != nil {
+		return "", configf("keep key: %w", err)
+	}
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // it never fails
+	_, err = fmt.Fprintln(f, base64.StdEncoding.EncodeToString(key))
+	if err = cmp.Or(err, f.Close()); err != nil {
+		_ = os.Remove(path) // half a key is none
+		return "", configf("keep key: %w", err)
+	}
+	return path, nil
 }
 
 // awaitSlots waits until so many slots are there. ended says that the

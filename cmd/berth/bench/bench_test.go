@@ -46,6 +46,9 @@ func measureAll(t *testing.T, rows []measurement, orchestrator string) string {
 	}
 	require.NoError(t, err, out.String())
 	t.Log(out.String())
+	if strings.Contains(out.String(), exec.ErrNotFound.Error()) {
+		need.Facility(t, "python3", errors.New(out.String()))
+	}
 	for _, m := range rows {
 		assert.Contains(t, out.String(), "| "+m.what)
 		assert.Contains(t, progress.String(), "measuring "+m.what)
@@ -63,6 +66,12 @@ func TestEveryBarIsMeasuredAgainstARealContainer(t *testing.T) {
 	}
 	out := measureAll(t, measurements(), "")
 	assert.Regexp(t, `zombies.*\| 0 / 0 / 0 .*\| met`, out)
+}
+
+func TestEveryBarOfFunctionsIsMeasuredAgainstARealContainer(t *testing.T) {
+	for _, m := range functionMeasurements() {
+		t.Run(m.what, func(t *testing.T) { measureAll(t, []measurement{m}, "") })
+	}
 }
 
 func TestEveryBarIsMeasuredAgainstARealPool(t *testing.T) {

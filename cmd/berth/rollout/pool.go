@@ -23,7 +23,7 @@ const (
 // in the queue for it.
 type Pool struct {
 	Client *client.Client
-	Slots  int           // that the pool is going to have, for the report
+	Slots  int           // that the pool is going to have, for the report; 0: as many as it has at the start
 	Within time.Duration // until its first container is there; default 1 min
 }
 
@@ -37,10 +37,16 @@ type leased struct {
 // prepare waits for the first container, so that a pool which never has one is
 // an error at once and not one of each trajectory.
 func (p Pool) prepare(ctx context.Context) (slots int, take func(context.Context, int) (place, error), err error) {
-	if err := p.started(ctx); err != nil {
+	there, err := p.started(ctx)
+	if err != nil {
 		return 0, nil, err
 	}
-	return p.Slots, func(ctx context.Context, trajectory int) (place, error) {
+	if slots = p.Slots; slots == 0 {
+		for _, c := range there {
+			slots += len(c.Slots)
+		}
+	}
+	return slots, func(ctx context.Context, trajectory int) (place, error) {
 		lease, err := p.Client.Acquire(ctx, poolapi.LeaseRequest{Trajectory: fmt.Sprintf("demo-%d", trajectory), WaitS: queueFor})
 		if err != nil {
 			return nil, fmt.Errorf("acquire a slot: %w", err)
@@ -51,19 +57,20 @@ func (p Pool) prepare(ctx context.Context) (slots int, take func(context.Context
 	}, nil
 }
 
-func (p Pool) started(ctx context.Context) error {
+// started waits for the first containers and returns them.
+func (p Pool) started(ctx context.Context) ([]poolapi.Container, error) {
 	within := cmp.Or(p.Within, startsSoon)
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("none of its containers is there after %v", within))
 	defer cancel()
 	for {
 		there, err := p.Client.Containers(ctx)
 		if err == nil && len(there) > 0 {
-			return nil
+			return there, nil
 		}
 		select {
 		case <-time.After(startLook):
 		case <-ctx.Done():
-			return fmt.Errorf("wait for pool: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("wait for pool: %w", context.Cause(ctx))
 		}
 	}
 }

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"berth/jobs"
+	"berth/orchestrator/backend/nomad/operate"
+	"berth/orchestrator/client"
+)
+
+// Exit statuses of "nomad plan", which are Nomad's own.
+const (
+	exitChanges  = 1
+	exitNoAnswer = 255
+)
+
+// asRunning is said of plan and of deploy.
+const asRunning = `
+What no flag says is as in the job of the pool that runs: its image, its count,
+its slots. The job of a pool that does not run yet, and the other jobs, are as
+"berth nomad render" prints them.`
+
+// operator asks the Nomad of the environment.
+func operator(t jobs.Template) (*operate.Operator, error) {
+	o, err := operate.Open(operate.Config{Namespace: t.Namespace, Region: t.Region})
+	if err != nil {
+		return nil, configf("%w: look at NOMAD_ADDR and the other variables of Nomad", err)
+	}
+	return o, nil
+}
+
+// onNomad is interruptible, and says what to do when no Nomad answers.
+func onNomad(do command) func(*cobra.Command, []string) error {
+	return interruptible(func(ctx context.Context, cmd *cobra.Command, args []string) error {
+		err := do(ctx, cmd, args)
+		if _, told := errors.AsType[*failure](err); !told && operate.Unreachable(err) && !client.Unreachable(err) {
+			return &failure{exitUnreachable, fmt.Errorf("%w: no Nomad answers there; name one by NOMAD_ADDR", err)}
+		}
+		return err
+	})
+}
+
+// make makes the job, from that which runs as far as no flag says otherwise.
+func (j *nomadJob) make(ctx context.Context, o *operate.Operator, name string, flags *pflag.FlagSet) (jobs.File, error) {
+	if name == "sandboxd" {
+		running, found, err := o.Running(ctx, j.template.Job)
+		if err != nil {
+			return jobs.File{}, err
+		}
+		if found {
+			if err := j.adopt(running, flags); err != nil {
+				return jobs.File{}, err
+			}
+		}
+	}
+	return j.build(name, slices.Sorted(maps.Keys(nomadFiles())))
+}
+
+// adopt takes what runs and sets the flags that were given once more.
+func (j *nomadJob) adopt(running jobs.Template, flags *pflag.FlagSet) error {
+	given, lists := map[string]string{}, map[string][]string{}
+	flags.Visit(func(f *pflag.Flag) {
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			lists[f.Name] = list.GetSlice()
+			return
+		}
+		given[f.Name] = f.Value.String()
+	})
+	was := running
+	j.template, j.driver = running, string(running.Driver)
+	for name, text := range given {
+		if err := flags.Set(name, text); err != nil {
+			return fmt.Errorf("set --%s: %w", name, err)
+		}
+	}
+	for name, list := range lists {
+		if err := flags.Lookup(name).Value.(pflag.SliceValue).Replace(list); err != nil {
+			return fmt.Errorf("set --%s: %w", name, err)
+		}
+	}
+	if j.template.MemoryMB != was.MemoryMB && !flags.Changed("memory-max") {
+		j.template.MemoryMaxMB = 0 // it follows the other
+	}
+	if j.template.Slots != was.Slots || j.template.Isolation != was.Isolation {
+		// The orchestrator has to find that this is not what it asked for.
+		j.template.Meta = maps.Clone(j.template.Meta)
+		delete(j.template.Meta, jobs.MetaSpec)
+	}
+	return nil
+}
+
+func (a *app) nomadPlanCommand() *cobra.Command {
+	var j nomadJob
+	names := slices.Sorted(maps.Keys(nomadFiles()))
+	cmd := &cobra.Command{
+		Use: "plan " + strings.Join(names, "|"), Short: "Show what a deploy would change",
+		Long: `Asks Nomad what registering the job would change, and changes nothing.
+` + asRunning + `
+
+The exit status is that of "nomad job plan": 0 when nothing would change, 1 when
+something would, 255 when there is no plan to be had.`,
+		Args: arguments(1, 1), ValidArgs: names,
+	}
+	j.flags(cmd.Flags())
+	cmd.RunE = onNomad(func(ctx context.Context, cmd *cobra.Command, args []string) error {
+		p, err := a.plan(ctx, cmd, &j, args[0])
+		if _, told := errors.AsType[*failure](err); err != nil && !told {
+			return &failure{exitNoAnswer, err}
+		}
+		if err == nil && p.Changes() {
+			return &failure{status: exitChanges}
+		}
+		return err
+	})
+	return cmd
+}
+
+func (a *app) plan(ctx context.Context, cmd *cobra.Command, j *nomadJob, name string) (operate.Plan, error) {
+	o, err := operator(j.template)
+	if err != nil {
+		return operate.Plan{}, err
+	}
+	defer o.Close()
+	file, err := j.make(ctx, o, name, cmd.Flags())
+	if err != nil {
+		return operate.Plan{}, err
+	}
+	p, err := o.Plan(ctx, file.Job)
+	if err != nil {
+		return p, err
+	}
+	if a.asJSON(cmd, true) {
+		return p, a.printJSON(p)
+	}
+	return p, p.Write(a.out)
+}
+
+func (a *app) nomadDeployCommand() *cobra.Command {
+	var j nomadJob
+	var detach bool
+	var within time.Duration
+	names := slices.Sorted(maps.Keys(nomadFiles()))
+	cmd := &cobra.Command{
+		Use: "deploy " + strings.Join(names, "|"), Short: "Register a job and follow it until it is healthy",
+		Long: `Registers the job, unless somebody else does meanwhile, writes its variable of
+secrets where there is none, and follows the deployment until it is healthy. One
+that is not fails with Nomad's own words.
+` + asRunning,
+		Args: arguments(1, 1), ValidArgs: names,
+	}
+	j.flags(cmd.Flags())
+	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the deployment")
+	cmd.Flags().DurationVar(&within, "timeout", 15*time.Minute, "wait so long; Nomad goes on then")
+	cmd.RunE = onNomad(func(ctx context.Context, cmd *cobra.Command, args []string) error {
+		if within <= 0 {
+			return usagef("--timeout must be above 0")
+		}
+		ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("%s have passed", within))
+		defer cancel()
+		o, err := operator(j.template)
+		if err != nil {
+			return err
+		}
+		defer o.Close()
+		file, err := j.make(ctx, o, args[0], cmd.Flags())
+		if err != nil {
+			return err
+		}
+		p, err := o.Plan(ctx, file.Job) // for the index that what runs has
+		if err != nil {
+			return err
+		}
+		d, err := o.Deploy(ctx, file.Job, p.ModifyIndex, detach, a.progress)
+		if a.asJSON(cmd, true) && d.ModifyIndex > 0 {
+			return errors.Join(err, a.printJSON(d))
+		}
+		if err == nil {
+			fmt.Fprintf(a.out, "job %s, version %d: %s\n", d.Job, d.Version, d.Status)
+		}
+		return err
+	})
+	return cmd
+}
+
+// progress tells of a step on the standard error: what is printed on the other
+// is the result.
+func (a *app) progress(format string, args ...any) {
+	fmt.Fprintf(a.err, "%s  %s\n", time.Now().Format(time.TimeOnly), plainText(fmt.Sprintf(format, args...)))
+}
