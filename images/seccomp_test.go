@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/moby/profiles/seccomp"
@@ -60,6 +62,26 @@ func TestProfileReadsBackAsDockerReadsIt(t *testing.T) {
 	assert.Empty(t, last.Args)
 	assert.Nil(t, last.Includes, "the rule holds without any capability")
 	assert.True(t, slices.IsSorted(extra))
+}
+
+// Each extra call is in the README's table once, with the reason.
+func TestReadmeSaysWhyEachExtraCallIsAllowed(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(readme), "| system calls | why |\n|---|---|\n")
+	require.True(t, found)
+	table, _, _ := strings.Cut(rest, "\n\n")
+	var explained []string
+	for row := range strings.SplitSeq(table, "\n") {
+		cells := strings.Split(row, "|")
+		require.Len(t, cells, 4, row)
+		require.NotEmpty(t, strings.TrimSpace(cells[2]), row)
+		for _, m := range regexp.MustCompile("`([a-z0-9_]+)`").FindAllStringSubmatch(cells[1], -1) {
+			explained = append(explained, m[1])
+		}
+	}
+	slices.Sort(explained)
+	assert.Equal(t, extra, explained)
 }
 
 // The rest of the container stays under the default: what is dangerous and
