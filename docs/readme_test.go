@@ -101,8 +101,8 @@ func TestReadmeScriptsPrintWhatTheReadmeSays(t *testing.T) {
 	for _, b := range all {
 		name, _, _ := strings.Cut(b.script, "\n")
 		t.Run(name, func(t *testing.T) {
-			for _, command := range []string{"make", "curl"} {
-				if strings.Contains(b.script, command+" ") {
+			for _, command := range []string{"make", "curl", "python3"} {
+				if strings.Contains(b.script, command+" ") || command == "python3" && strings.Contains(b.script, ".py") {
 					_, err := exec.LookPath(command)
 					need.Facility(t, command, err)
 				}
