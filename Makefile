@@ -30,7 +30,7 @@ STAMPS := $(foreach tool,$(TOOLS),$(call stamp,$(tool)))
 # need COMMAND,DEBIAN PACKAGE: fails with the install command when it is missing.
 need = command -v $(1) >/dev/null || { echo "make $@ needs $(1): apt-get install -y $(2)" >&2; exit 1; };
 
-.PHONY: help build run demo test hostile race lint fuzz bench check clean tools need-go need-test
+.PHONY: help build image run demo test hostile race lint fuzz bench check clean tools need-go need-test
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ demo: build need-test ## one real rollout on a pool of containers (DEMO_ARGS=...
 
 test: need-test ## all tests; those that need more say what (PKGS=, TESTFLAGS=, BERTH_REQUIRE=)
 	go test -count=1 -timeout 10m $(TESTFLAGS) $(PKGS)
+
+image: build ## the container images, of what base is local, and their sizes (BASE=, TAG=, RUN_AS=)
+	images/build
 
 hostile: need-test ## the hostile suite at every level that this machine offers
 	BERTH_LEVELS=all go test -count=1 -timeout 60m $(TESTFLAGS) ./sandboxd/hostile
