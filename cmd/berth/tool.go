@@ -25,7 +25,7 @@ func (a *app) toolCommand() *cobra.Command {
 			return &failure{status: exitUsage}
 		},
 	}
-	cmd.AddCommand(a.toolRunCommand())
+	cmd.AddCommand(a.toolRunCommand(), a.toolDemoCommand())
 	return cmd
 }
 

@@ -37,7 +37,7 @@ type leased struct {
 // prepare waits for the first container, so that a pool which never has one is
 // an error at once and not one of each trajectory.
 func (p Pool) prepare(ctx context.Context) (slots int, take func(context.Context, int) (place, error), err error) {
-	there, err := p.started(ctx)
+	there, err := p.Started(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -57,8 +57,8 @@ func (p Pool) prepare(ctx context.Context) (slots int, take func(context.Context
 	}, nil
 }
 
-// started waits for the first containers and returns them.
-func (p Pool) started(ctx context.Context) ([]poolapi.Container, error) {
+// Started waits for the first containers of the pool and returns them.
+func (p Pool) Started(ctx context.Context) ([]poolapi.Container, error) {
 	within := cmp.Or(p.Within, startsSoon)
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("none of its containers is there after %v", within))
 	defer cancel()

@@ -1,0 +1,2 @@
+def refuse(item):
+    raise ValueError("there is no " + item)
