@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -188,9 +189,25 @@ func (a *Agent) Tool(slot, tool string, args map[string]any, timeout float64) (a
 	if err != nil {
 		return api.Result{}, err
 	}
+	timeout = Patient(timeout)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(timeout*float64(time.Second))+30*time.Second)
 	defer cancel()
 	return a.Execute(ctx, api.Call{SlotID: slot, Tool: tool, Args: raw, Timeout: api.Seconds(timeout)})
+}
+
+// generous is the least timeout, in seconds, that is there to bound a call that
+// should end by itself; shorter ones are meant to come.
+const generous = 10
+
+// Patient is a timeout in seconds on a machine that is BERTH_PATIENCE times as
+// slow as others, an emulated one for instance: a generous one is as many times
+// as long.
+func Patient(timeout float64) float64 {
+	factor, err := strconv.ParseFloat(os.Getenv("BERTH_PATIENCE"), 64)
+	if err != nil || timeout < generous {
+		return timeout
+	}
+	return timeout * factor
 }
 
 // tail keeps the last lines of a log.
