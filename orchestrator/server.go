@@ -54,6 +54,10 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	if err != nil {
 		return nil, impossible(ctx, err)
 	}
+	bound, err := readBoundTokens(c.BoundTokenFile, token, operatorToken)
+	if err != nil {
+		return nil, impossible(ctx, err)
+	}
 	if s.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", c.Listen); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
@@ -85,7 +89,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	s.tools = s.newTools()
 
 	s.http = httpapi.New(httpapi.Deps{Logger: logger, Metrics: metrics, Pools: s.pools, Calls: s.calls, Recent: seen, Configs: s.configs, Tools: s.tools}, httpapi.Config{ //nolint:contextcheck // requests have contexts of their own
-		Token: token, OperatorToken: operatorToken, Template: c.Templates[0].Name, MaxBody: c.MaxBody, MaxConns: c.MaxConns, DrainTimeout: c.DrainTimeout,
+		Token: token, OperatorToken: operatorToken, Bound: bound, Template: c.Templates[0].Name, MaxBody: c.MaxBody, MaxConns: c.MaxConns, DrainTimeout: c.DrainTimeout,
 	})
 	return s, nil
 }
@@ -126,7 +130,7 @@ func (s *Server) announce(version string) {
 // variables and of sandboxd's further arguments.
 func (c Config) String() string {
 	const redacted = "(redacted)"
-	for _, path := range []*string{&c.TokenFile, &c.OperatorTokenFile, &c.ConfigKeys} {
+	for _, path := range []*string{&c.TokenFile, &c.OperatorTokenFile, &c.BoundTokenFile, &c.ConfigKeys} {
 		if *path != "" {
 			*path = redacted
 		}

@@ -2,14 +2,19 @@ package orchestrator_test
 
 import (
 	"encoding/json"
+	"io/fs"
 	"maps"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"berth/orchestrator/client"
 	"berth/orchestrator/poolapi"
+	"berth/slots"
 	"berth/slots/need"
 	"berth/slots/sandbox/sandboxtest"
 )
@@ -19,7 +24,12 @@ import (
 // and its containers have said.
 func TestNothingOfARunIsSaidElsewhere(t *testing.T) {
 	const planted = "hunter2-hunter2"
-	i := start(t, sandboxtest.DataDir(t), "--containers", "1", "--log-level", "trace")
+	for _, program := range []string{"python3", "node"} {
+		_, err := exec.LookPath(program)
+		need.Facility(t, program, err)
+	}
+	dir := sandboxtest.DataDir(t)
+	i := start(t, dir, "--containers", "1", "--log-level", "trace")
 	asOperator := "Authorization: Bearer " + operatorToken
 	o := i.connect(i.url, operatorToken).Organization("default")
 	c, err := o.DefaultSandbox(t.Context(), poolapi.SandboxIsolated)
@@ -38,30 +48,60 @@ func TestNothingOfARunIsSaidElsewhere(t *testing.T) {
 		return i.post("/v1/tools/run", body)
 	}
 	python := "def f(x):\n    return 1 # " + planted
+	ran := map[string]reply{
+		"Python":     run(tool(python, "python"), nil),
+		"TypeScript": run(tool("export const f = (n: number, x: string) => { console.log(1); return x.length } // "+planted, "typescript"), nil),
+		"JavaScript": run(tool("function f(n, x) { return process.env.STORED.length } // "+planted, "javascript"), nil),
+	}
+	failing := map[string]reply{
+		"raised":             run(tool("def f(x):\n    raise ValueError(len(x))", "python"), nil),
+		"threw":              run(tool("function f(n, x) { throw new Error(x.length) }", "javascript"), nil),
+		"exited":             run(tool("import os\ndef f(x):\n    os._exit(3)", "python"), nil),
+		"crashed":            run(tool("import os\ndef f(x):\n    os.abort()", "python"), nil),
+		"crashed JavaScript": run(tool("function f(n, x) { process.abort() }", "javascript"), nil),
+		"timed out":          run(tool("import time\ndef f(x):\n    time.sleep(60)", "python"), object{"timeout_s": 1}),
+		"no package":         run(tool(python, "python"), object{"sandbox": object{"config": object{"pip_requirements": []object{{"name": "berth-has-no-such-package"}}}}, "env": object{"PIP_NO_INDEX": planted}}),
+		"no TypeScript":      run(tool("function f( { "+planted, "typescript"), nil),
+	}
 	answers := map[string]reply{
-		"ran":           run(tool(python, "python"), nil),
 		"wrong type":    run(tool(python, "python"), object{"args": object{"n": planted}}),
 		"wrong value":   run(tool(python, "python"), object{"env": object{"A": planted + "\x00"}}),
 		"wrong form":    run(tool(python, "python"), object{"env": []string{planted}}),
 		"wrong timeout": run(tool(python, "python"), object{"timeout_s": planted[:4]}),
-		"no TypeScript": run(tool("function f( { "+planted, "typescript"), nil),
 		"no JSON":       i.do("POST", "/v1/tools/run", `{"env":{"A":"`+planted),
 		"unknown field": run(tool(python, "python"), object{"more": planted}),
 	}
 	for how, answer := range answers {
+		assert.Equal(t, 400, answer.status, "%s: %s", how, answer.body)
 		assert.NotContains(t, string(answer.body), planted, how)
 	}
-	assert.Equal(t, 400, answers["wrong type"].status)
+	for status, all := range map[string]map[string]reply{"success": ran, "error": failing} {
+		for how, answer := range all {
+			var got poolapi.ToolResult
+			require.Equal(t, 200, answer.status, "%s: %s", how, answer.body)
+			require.NoError(t, json.Unmarshal(answer.body, &got))
+			assert.Equal(t, status, got.Status, "%s: %s", how, answer.body)
+			assert.NotContains(t, string(answer.body), planted, how)
+		}
+	}
 	assert.Contains(t, string(answers["wrong type"].body), `argument \"n\" must be an integer`)
-	var failed poolapi.ToolResult
-	require.NoError(t, json.Unmarshal(answers["no TypeScript"].body, &failed))
-	assert.Equal(t, "error", failed.Status)
 	said := map[string]string{"log": i.log.String()}
 	for _, path := range []string{"/metrics", "/status", "/v1/containers", "/v1/leases", "/v1/pools", "/v1/sandbox-config", "/v1/sandbox-config/" + c.ID + "/environment-variable"} {
 		said[path] = string(i.get(path, asOperator).body)
 	}
 	i.stop()
 	said["log at the end"] = i.log.String()
+	files := 0
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path) // logs of containers, journals, dumps, settings
+		said[path] = string(text)
+		files++
+		return err
+	}))
+	assert.Greater(t, files, 3)
 	for where, text := range said {
 		assert.NotContains(t, text, planted, where)
 	}
@@ -95,3 +135,38 @@ func TestToolsRunInTheirSlots(t *testing.T) {
 		}
 	}
 }
+
+func TestATokenOfOneOrganizationReachesNothingOfAnother(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	require.NoError(t, os.WriteFile(tokens, []byte("acme token-of-acme\nglobex token-of-globex\n"), 0o600))
+	i := start(t, sandboxtest.DataDir(t), "--containers", "1", "--organization-token-file", tokens)
+	theirs := i.connect(i.url, "token-of-globex").Organization("globex")
+	c, err := theirs.DefaultSandbox(t.Context(), poolapi.SandboxIsolated)
+	require.NoError(t, err)
+	_, err = theirs.PutVariable(t.Context(), c.ID, poolapi.EnvironmentVariableRequest{Key: "KEY", Value: "hunter2-hunter2"})
+	require.NoError(t, err)
+
+	me := i.connect(i.url, "token-of-acme")
+	as := me.Organization("globex")
+	tool := poolapi.ToolRun{Tool: poolapi.Tool{Name: "f", SourceType: "python", SourceCode: "import os\ndef f():\n    return os.environ.get('KEY')"}}
+	ran, err := theirs.RunTool(t.Context(), tool)
+	require.NoError(t, err)
+	assert.Equal(t, `"hunter2-hunter2"`, string(ran.FuncReturn))
+	ran, err = me.Organization("acme").RunTool(t.Context(), tool)
+	require.NoError(t, err)
+	assert.Equal(t, "null", string(ran.FuncReturn))
+	for what, err := range map[string]error{
+		"run":    second(as.RunTool(t.Context(), tool)),
+		"config": second(as.Sandbox(t.Context(), c.ID)),
+		"list":   second(as.Sandboxes(t.Context(), "", client.Page{})),
+		"values": second(as.Variables(t.Context(), c.ID, client.Page{}, true)),
+		"leases": second(me.Leases(t.Context(), client.Filter{})),
+		"pools":  second(me.Pools(t.Context())),
+	} {
+		assert.Equal(t, slots.KindDenied, kindOf(err), "%s: %v", what, err)
+	}
+	_, err = me.Organization("acme").Sandbox(t.Context(), c.ID)
+	assert.Equal(t, slots.KindNotFound, kindOf(err))
+}
+
+func second[T any](_ T, err error) error { return err }

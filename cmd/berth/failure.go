@@ -83,6 +83,9 @@ func (a *app) mend(err error) (status int, mend string) {
 		if strings.Contains(e.Message, "operators") {
 			return exitConfig, "name the operators' token by --token-file or BERTH_TOKEN"
 		}
+		if strings.Contains(e.Message, "organization") {
+			return exitConfig, "name an organization of your token by --organization or BERTH_ORGANIZATION, or another token by --token-file or BERTH_TOKEN"
+		}
 	case slots.KindFenced, slots.KindLeaseExpired, slots.KindSlotLost:
 		return exitFailed, "\"berth slots\" lists the leases that hold"
 	case slots.KindPoolExhausted:

@@ -23,47 +23,32 @@ func (s *Server) configRoutes() []route {
 	request, sandbox := is[poolapi.SandboxConfigRequest](), is[poolapi.SandboxConfig]()
 	organization := is[poolapi.Organization]()
 	routes := []route{
-		{post, all, styleOurs, trainer, s.putSandbox, about{organized: true, text: "Make the sandbox config of a type, or replace it", body: request, answer: sandbox}},
-		{get, all, styleOurs, trainer, s.listSandboxes, about{organized: true, text: "List sandbox configs by creation", query: []string{"limit", "after", "sandbox_type"}, answer: is[poolapi.SandboxConfigs]()}},
-		{post, all + "/local", styleOurs, trainer, s.putLocal, about{organized: true, text: "Make the local sandbox config of these settings, or replace it", body: is[json.RawMessage](), answer: sandbox}},
-		{get, one, styleOurs, trainer, s.getSandbox, about{organized: true, text: "Look at a sandbox config", answer: sandbox}},
-		{patch, one, styleOurs, trainer, s.patchSandbox, about{organized: true, text: "Change some settings of a sandbox config", body: request, answer: sandbox}},
-		{remove, one, styleOurs, trainer, s.deleteSandbox, about{organized: true, text: "Delete a sandbox config and its variables", answer: is[poolapi.Deleted]()}},
-		{post, variables, styleOurs, trainer, s.putVariable, about{organized: true, text: "Make the environment variable of a key, or replace it", body: is[poolapi.EnvironmentVariableRequest](), answer: is[poolapi.EnvironmentVariable]()}},
-		{get, variables, styleOurs, trainer, s.listVariables, about{organized: true, text: "List environment variables by creation", query: []string{"limit", "after", "reveal"}, answer: is[poolapi.EnvironmentVariables]()}},
-		{patch, variable, styleOurs, trainer, s.patchVariable, about{organized: true, text: "Change an environment variable", body: is[poolapi.EnvironmentVariablePatch](), answer: is[poolapi.EnvironmentVariable]()}},
-		{remove, variable, styleOurs, trainer, s.deleteVariable, about{organized: true, text: "Delete an environment variable", answer: is[poolapi.Deleted]()}},
-		{get, "/v1/organizations/:organization", styleOurs, trainer, s.getOrganization, about{text: "Look at an organization", answer: organization}},
-		{patch, "/v1/organizations/:organization", styleOurs, operator, s.patchOrganization, about{text: "Change an organization", body: is[poolapi.OrganizationPatch](), answer: organization}},
+		{post, all, styleOurs, trainer, s.putSandbox, about{organized: byHeader, text: "Make the sandbox config of a type, or replace it", body: request, answer: sandbox}},
+		{get, all, styleOurs, trainer, s.listSandboxes, about{organized: byHeader, text: "List sandbox configs by creation", query: []string{"limit", "after", "sandbox_type"}, answer: is[poolapi.SandboxConfigs]()}},
+		{post, all + "/local", styleOurs, trainer, s.putLocal, about{organized: byHeader, text: "Make the local sandbox config of these settings, or replace it", body: is[json.RawMessage](), answer: sandbox}},
+		{get, one, styleOurs, trainer, s.getSandbox, about{organized: byHeader, text: "Look at a sandbox config", answer: sandbox}},
+		{patch, one, styleOurs, trainer, s.patchSandbox, about{organized: byHeader, text: "Change some settings of a sandbox config", body: request, answer: sandbox}},
+		{remove, one, styleOurs, trainer, s.deleteSandbox, about{organized: byHeader, text: "Delete a sandbox config and its variables", answer: is[poolapi.Deleted]()}},
+		{post, variables, styleOurs, trainer, s.putVariable, about{organized: byHeader, text: "Make the environment variable of a key, or replace it", body: is[poolapi.EnvironmentVariableRequest](), answer: is[poolapi.EnvironmentVariable]()}},
+		{get, variables, styleOurs, trainer, s.listVariables, about{organized: byHeader, text: "List environment variables by creation", query: []string{"limit", "after", "reveal"}, answer: is[poolapi.EnvironmentVariables]()}},
+		{patch, variable, styleOurs, trainer, s.patchVariable, about{organized: byHeader, text: "Change an environment variable", body: is[poolapi.EnvironmentVariablePatch](), answer: is[poolapi.EnvironmentVariable]()}},
+		{remove, variable, styleOurs, trainer, s.deleteVariable, about{organized: byHeader, text: "Delete an environment variable", answer: is[poolapi.Deleted]()}},
+		{get, "/v1/organizations/:organization", styleOurs, trainer, s.getOrganization, about{organized: byPath, text: "Look at an organization", answer: organization}},
+		{patch, "/v1/organizations/:organization", styleOurs, operator, s.patchOrganization, about{organized: byPath, text: "Change an organization", body: is[poolapi.OrganizationPatch](), answer: organization}},
 	}
 	for _, of := range []poolapi.SandboxType{poolapi.SandboxLocal, poolapi.SandboxIsolated, poolapi.SandboxE2B} {
 		routes = append(routes, route{
 			post, all + "/" + string(of) + "/default", styleOurs, trainer, s.defaultSandbox(of),
-			about{organized: true, text: "Get the " + string(of) + " sandbox config, or make it of defaults", answer: sandbox},
+			about{organized: byHeader, text: "Get the " + string(of) + " sandbox config, or make it of defaults", answer: sandbox},
 		})
 	}
 	return routes
 }
 
-// organization is whose the request is.
-func organization(c echo.Context) (string, error) {
-	values := c.Request().Header.Values(poolapi.HeaderOrganization)
-	if len(values) == 0 {
-		return poolapi.DefaultOrganization, nil
-	}
-	if len(values) > 1 {
-		return "", slots.Errorf(slots.KindBadRequest, "%s wants one value", poolapi.HeaderOrganization)
-	}
-	return values[0], config.CheckOrganization(values[0])
-}
-
 // ownerAnd is the organisation of the request, and the path parameter.
 func ownerAnd(c echo.Context, parameter string) (organizationID, id string, err error) {
-	if organizationID, err = organization(c); err != nil {
-		return "", "", err
-	}
 	id, err = param(c, parameter)
-	return organizationID, id, err
+	return organization(c), id, err
 }
 
 // only refuses queries with other names, or with one name twice.
@@ -94,10 +79,7 @@ func page(c echo.Context) (config.Page, error) {
 
 // putSandbox answers POST /v1/sandbox-config.
 func (s *Server) putSandbox(c echo.Context) error {
-	owner, err := organization(c)
-	if err != nil {
-		return err
-	}
+	owner := organization(c)
 	var want poolapi.SandboxConfigRequest
 	if err := s.readStrict(c, &want); err != nil {
 		return err
@@ -107,10 +89,7 @@ func (s *Server) putSandbox(c echo.Context) error {
 
 // putLocal answers POST /v1/sandbox-config/local.
 func (s *Server) putLocal(c echo.Context) error {
-	owner, err := organization(c)
-	if err != nil {
-		return err
-	}
+	owner := organization(c)
 	var settings json.RawMessage
 	if err := s.readStrict(c, &settings); err != nil {
 		return err
@@ -131,21 +110,14 @@ func (s *Server) answerSandbox(c echo.Context) func(poolapi.SandboxConfig, error
 // defaultSandbox answers POST /v1/sandbox-config/{type}/default.
 func (s *Server) defaultSandbox(of poolapi.SandboxType) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		owner, err := organization(c)
-		if err != nil {
-			return err
-		}
-		return s.answerSandbox(c)(s.Configs.Default(c.Request().Context(), owner, of))
+		return s.answerSandbox(c)(s.Configs.Default(c.Request().Context(), organization(c), of))
 	}
 }
 
 // listSandboxes answers GET /v1/sandbox-config.
 func (s *Server) listSandboxes(c echo.Context) error {
-	owner, err := organization(c)
-	if err == nil {
-		err = only(c, "limit", "after", "sandbox_type")
-	}
-	if err != nil {
+	owner := organization(c)
+	if err := only(c, "limit", "after", "sandbox_type"); err != nil {
 		return err
 	}
 	part, err := page(c)
@@ -246,7 +218,7 @@ func (s *Server) listVariables(c echo.Context) error {
 	switch text := c.QueryParam("reveal"); text {
 	case "", "false":
 	case "true":
-		if err := s.tokens.admit(c.Request(), operator); err != nil {
+		if _, err := s.tokens.admit(c.Request(), operator); err != nil {
 			return err
 		}
 		reveal = true

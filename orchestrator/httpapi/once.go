@@ -166,6 +166,7 @@ func (s *Server) once(r route) echo.HandlerFunc {
 		body := bytes.Clone(b.Bytes())
 		httpkit.PutBuffer(b)
 		asked := fingerprint(c.Request(), body)
+		key = organization(c) + " " + key // what one has asked, another one cannot ask for
 		for {
 			k, mine, err := s.answers.begin(key, asked)
 			if err != nil {
@@ -190,7 +191,7 @@ func (s *Server) once(r route) echo.HandlerFunc {
 // fingerprint stands for all that the request asks for.
 func fingerprint(r *http.Request, body []byte) [sha256.Size]byte {
 	h := sha256.New()
-	for _, part := range []string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, r.Header.Get(poolapi.HeaderOrganization)} {
+	for _, part := range []string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery} {
 		_, _ = io.WriteString(h, part+"\n") // it never fails
 	}
 	_, _ = h.Write(body)

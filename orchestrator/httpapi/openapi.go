@@ -35,8 +35,17 @@ type about struct {
 	status   []int        // when all went well; none: 200
 	key      keyed        // what it does with headerKey
 
-	organized bool // it is about the organisation that a header names
+	organized organized // how it names the organisation that it is about
 }
+
+// organized is how a request names the organisation that it is about.
+type organized int
+
+const (
+	unorganized organized = iota // it is about none: no token of organisations is good for it
+	byHeader                     // poolapi.HeaderOrganization
+	byPath
+)
 
 // is is the type for an about.
 func is[T any]() reflect.Type { return reflect.TypeFor[T]() }
@@ -294,8 +303,11 @@ func describe(routes []route) ([]byte, error) {
 		},
 		"paths": paths,
 		"components": object{
-			"schemas":         s.all,
-			"securitySchemes": object{"token": object{"type": "http", "scheme": "bearer"}},
+			"schemas": s.all,
+			"securitySchemes": object{"token": object{
+				"type": "http", "scheme": "bearer",
+				"description": "Of trainers, of operators, or bound to organizations: one of those is good for the function tools of these organizations alone, and for everything else it is answered 403.",
+			}},
 		},
 	})
 	if err != nil {
@@ -325,10 +337,10 @@ func (s *schemas) operation(r route) (object, error) {
 		maps.Copy(p, queries[name])
 		parameters = append(parameters, p)
 	}
-	if a.organized {
+	if a.organized == byHeader {
 		parameters = append(parameters, object{
 			"name": poolapi.HeaderOrganization, "in": "header", "schema": object{"type": "string", "default": poolapi.DefaultOrganization},
-			"description": "Whose the request is.",
+			"description": "Whose the request is. A token that is bound to organizations must be so to this one.",
 		})
 	}
 	if a.key != keyIgnored {

@@ -38,9 +38,10 @@ type Deps struct {
 
 // Config is how a Server behaves. Zero fields mean the default.
 type Config struct {
-	Token         string // of trainers; "" asks nobody for one
-	OperatorToken string // of operators, who may do all that trainers may; "": trainers are operators
-	Template      string // of leases whose request names none
+	Token         string       // of trainers; "" asks nobody for one
+	OperatorToken string       // of operators, who may do all that trainers may; "": trainers are operators
+	Bound         []BoundToken // more tokens; they need a Token
+	Template      string       // of leases whose request names none
 
 	MaxBody  int64 // bytes of a JSON request; default 64 MiB
 	MaxConns int   // connections that are served at once, further ones wait; default 8192
@@ -49,6 +50,14 @@ type Config struct {
 	IdleTimeout   time.Duration // between two requests; default 2 min
 	Stall         time.Duration // without a byte of body or answer; default 30 s
 	DrainTimeout  time.Duration // for requests under way when Serve is stopped; default 30 s
+}
+
+// BoundToken is a token that is good for the function tools of the
+// organisations that it names, and for nothing else. The other tokens may name
+// any organisation.
+type BoundToken struct {
+	Token         string
+	Organizations []string
 }
 
 func (c Config) withDefaults() Config {
@@ -99,7 +108,7 @@ func New(deps Deps, c Config) *Server {
 	c = c.withDefaults()
 	s := &Server{
 		Deps: deps, config: c, logger: deps.Logger.Named("http"), echo: echo.New(),
-		tokens: newTokens(c.Token, c.OperatorToken), forwarder: newForwarder(), ending: make(chan struct{}),
+		tokens: newTokens(c), forwarder: newForwarder(), ending: make(chan struct{}),
 	}
 	s.end = sync.OnceFunc(func() { close(s.ending) })
 	s.viewers.s, s.answers.byKey = s, map[string]*kept{}
@@ -150,7 +159,10 @@ func (s *Server) handler(r route) echo.HandlerFunc {
 		defer func() { seen.observe(c.Response().Status, time.Since(start)) }()
 		defer s.recovered(c, r.style)
 		s.begin(c)
-		err := s.tokens.admit(c.Request(), r.role)
+		who, err := s.tokens.admit(c.Request(), r.role)
+		if err == nil {
+			err = who.admit(c, r)
+		}
 		if err == nil {
 			err = handle(c)
 		}
@@ -197,7 +209,7 @@ func (s *Server) noRoute(err error, c echo.Context) {
 	defer func(start time.Time) { s.strange.observe(c.Response().Status, time.Since(start)) }(time.Now())
 	s.begin(c)
 	st := styleOf(c.Request().URL.Path)
-	if refused := s.tokens.admit(c.Request(), trainer); refused != nil {
+	if _, refused := s.tokens.admit(c.Request(), trainer); refused != nil {
 		s.refuse(c, st, refused)
 		return
 	}

@@ -87,8 +87,11 @@ func TestTokensOpenWhatTheirRoleMay(t *testing.T) {
 		{"", "two", nil, operator, 401},
 		{"", "two", []string{t2}, operator, 0},
 		{"", "two", []string{"Bearer "}, operator, 401},
+		{"one", "two", []string{"Bearer acme's"}, trainer, 0},
+		{"one", "two", []string{"Bearer acme's"}, operator, 403},
+		{"one", "", []string{"Bearer acme's"}, operator, 403}, // no trainer of the whole pool
 	} {
-		err := newTokens(c.trainer, c.operator).admit(&http.Request{Header: http.Header{"Authorization": c.header}}, c.role)
+		_, err := newTokens(Config{Token: c.trainer, OperatorToken: c.operator, Bound: []BoundToken{{"acme's", []string{"acme"}}}}).admit(&http.Request{Header: http.Header{"Authorization": c.header}}, c.role)
 		if c.status == 0 {
 			assert.NoError(t, err, "%+v", c)
 		} else if assert.Error(t, err, "%+v", c) {

@@ -4,10 +4,13 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
 
+	"berth/orchestrator/config"
+	"berth/orchestrator/poolapi"
 	"berth/sandboxd/httpkit"
 	"berth/slots"
 )
@@ -23,9 +26,12 @@ const (
 
 // tokens are the digests of the bearer tokens, nil for one that is not asked
 // for.
-type tokens struct{ trainer, operator *[sha256.Size]byte }
+type tokens struct {
+	trainer, operator *[sha256.Size]byte
+	bound             map[[sha256.Size]byte][]string // the organisations that each speaks for
+}
 
-func newTokens(ofTrainers, ofOperators string) tokens {
+func newTokens(c Config) tokens {
 	digest := func(token string) *[sha256.Size]byte {
 		if token == "" {
 			return nil
@@ -33,7 +39,11 @@ func newTokens(ofTrainers, ofOperators string) tokens {
 		sum := sha256.Sum256([]byte(token))
 		return &sum
 	}
-	return tokens{digest(ofTrainers), digest(ofOperators)}
+	t := tokens{digest(c.Token), digest(c.OperatorToken), map[[sha256.Size]byte][]string{}}
+	for _, b := range c.Bound {
+		t.bound[sha256.Sum256([]byte(b.Token))] = b.Organizations
+	}
+	return t
 }
 
 var (
@@ -42,33 +52,90 @@ var (
 	errRole       = slots.Errorf(slots.KindDenied, "this is for operators")
 )
 
+// speaker is on whose behalf a request comes.
+type speaker struct {
+	bound         bool     // to the organisations; else it may name any
+	organizations []string // when bound
+}
+
 // admit refuses a request that does not bear the token of the role, or of one
 // that may do more.
-func (t tokens) admit(r *http.Request, need role) error {
+func (t tokens) admit(r *http.Request, need role) (speaker, error) {
 	if need == anybody || t.trainer == nil && t.operator == nil || t.trainer == nil && need == trainer {
-		return nil
+		return speaker{}, nil
 	}
 	values := r.Header[echo.HeaderAuthorization]
 	if len(values) != 1 {
-		return errNoToken
+		return speaker{}, errNoToken
 	}
 	scheme, token, _ := strings.Cut(values[0], " ")
 	token = strings.TrimSpace(token)
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return errNoToken
+		return speaker{}, errNoToken
 	}
 	// Digests are compared, so that neither a token's text nor its length shows
 	// in the time that it takes, and always both.
 	sum := sha256.Sum256([]byte(token))
 	isTrainer, isOperator := same(t.trainer, sum), same(t.operator, sum)
+	organizations, isBound := t.bound[sum]
 	switch {
 	case isOperator || isTrainer && (need == trainer || t.operator == nil):
-		return nil
-	case isTrainer:
-		return errRole
+		return speaker{}, nil
+	case isBound && need == trainer:
+		return speaker{bound: true, organizations: organizations}, nil
+	case isTrainer || isBound:
+		return speaker{}, errRole
 	default:
-		return errWrongToken
+		return speaker{}, errWrongToken
 	}
+}
+
+// errUnowned keeps tokens of organisations from what belongs to none: a lease,
+// a container or a list of them would show what other organisations do there.
+var errUnowned = slots.Errorf(slots.KindDenied, "this token is for the function tools of its organizations alone")
+
+// admit finds for which organisation the request is, and refuses it when the
+// speaker may not speak for that one. The handler finds it by organization.
+func (who speaker) admit(c echo.Context, r route) error {
+	var id string
+	var err error
+	switch {
+	case r.about.organized == byHeader:
+		id, err = organizationOf(c.Request())
+	case r.about.organized == byPath:
+		id, err = param(c, "organization")
+	case who.bound:
+		return errUnowned
+	default:
+		return nil
+	}
+	if err == nil && who.bound && !slices.Contains(who.organizations, id) {
+		err = slots.Errorf(slots.KindDenied, "this token does not speak for organization %.140q", id)
+	}
+	c.Set(keyOrganization, id)
+	return err
+}
+
+// keyOrganization is where a request's context holds its organisation.
+const keyOrganization = "organization"
+
+// organization is whose the request is, "" on a route about what belongs to no
+// organisation.
+func organization(c echo.Context) string {
+	id, _ := c.Get(keyOrganization).(string)
+	return id
+}
+
+// organizationOf is whose the request says that it is.
+func organizationOf(r *http.Request) (string, error) {
+	values := r.Header.Values(poolapi.HeaderOrganization)
+	if len(values) == 0 {
+		return poolapi.DefaultOrganization, nil
+	}
+	if len(values) > 1 {
+		return "", slots.Errorf(slots.KindBadRequest, "%s wants one value", poolapi.HeaderOrganization)
+	}
+	return values[0], config.CheckOrganization(values[0])
 }
 
 func same(want *[sha256.Size]byte, have [sha256.Size]byte) bool {

@@ -20,22 +20,18 @@ type Tools interface {
 func (s *Server) toolRoutes() []route {
 	const post = http.MethodPost
 	return []route{
-		{post, "/v1/tools/run", styleOurs, trainer, s.runTool, about{organized: true, key: keyAnswers, text: "Run a function tool", body: is[poolapi.ToolRun](), answer: is[poolapi.ToolResult]()}},
-		{post, "/v1/sandbox-config/local/recreate-venv", styleOurs, trainer, s.recreate, about{organized: true, text: "Build the environment of the local sandbox anew", answer: is[poolapi.SandboxConfig]()}},
+		{post, "/v1/tools/run", styleOurs, trainer, s.runTool, about{organized: byHeader, key: keyAnswers, text: "Run a function tool", body: is[poolapi.ToolRun](), answer: is[poolapi.ToolResult]()}},
+		{post, "/v1/sandbox-config/local/recreate-venv", styleOurs, trainer, s.recreate, about{organized: byHeader, text: "Build the environment of the local sandbox anew", answer: is[poolapi.SandboxConfig]()}},
 	}
 }
 
 // runTool answers POST /v1/tools/run.
 func (s *Server) runTool(c echo.Context) error {
-	owner, err := organization(c)
-	if err != nil {
-		return err
-	}
 	var run poolapi.ToolRun
 	if err := s.readStrict(c, &run); err != nil {
 		return err
 	}
-	result, err := s.Tools.Run(c.Request().Context(), owner, &run)
+	result, err := s.Tools.Run(c.Request().Context(), organization(c), &run)
 	if err != nil {
 		return err
 	}
@@ -44,9 +40,5 @@ func (s *Server) runTool(c echo.Context) error {
 
 // recreate answers POST /v1/sandbox-config/local/recreate-venv.
 func (s *Server) recreate(c echo.Context) error {
-	owner, err := organization(c)
-	if err != nil {
-		return err
-	}
-	return s.answerSandbox(c)(s.Tools.Recreate(c.Request().Context(), owner))
+	return s.answerSandbox(c)(s.Tools.Recreate(c.Request().Context(), organization(c)))
 }
