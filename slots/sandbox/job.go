@@ -256,7 +256,14 @@ func (p *primed) run(ctx context.Context, j Job, waited bool) (e slots.Exit, tak
 	s.finish(drain)
 	e = outcome(ctx, exit)
 	e.Leftover = killed
-	return e, result.any.Load(), nil
+	return e, s.begun(result), nil
+}
+
+// begun reports whether the job has begun, once all that could say so has
+// ended. A job that perhaps has is not done again.
+func (s *streams) begun(result *counted) bool {
+	all := (&streams{out: s.out[2:]}).finish(drain)
+	return result.any.Load() || !all
 }
 
 // sweep kills what is not kept. It returns how many processes that were.

@@ -352,17 +352,24 @@ func (s *streams) awaitStatus(ctx context.Context) (holder.Exit, bool) {
 }
 
 // finish waits until all output has been read, but no longer than patience.
+// What has been written by then is read in any case, however seldom this
+// process gets a turn.
 func (s *streams) finish(patience time.Duration) (all bool) {
 	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
-	for _, p := range s.out {
+	all = true
+	for n, p := range s.out {
 		select {
 		case <-p.done:
+			continue
 		case <-timeout.C:
-			return false
 		}
+		for _, p := range s.out[n:] {
+			all = p.catchUp() && all
+		}
+		break
 	}
-	return true
+	return all
 }
 
 // end lets go of everything. A pipe that somebody still writes to is read on,
@@ -429,6 +436,27 @@ func (p *pump) move(fd int, buf []byte) (more, ready bool) {
 	}
 	return n > 0 || errors.Is(err, unix.EINTR), true
 }
+
+// catchUp reads what is in the pipe now. It reports whether that was its end.
+func (p *pump) catchUp() (ended bool) {
+	raw, err := p.file.SyscallConn()
+	if err != nil {
+		return true
+	}
+	buf := pumpBuffers.Get().(*[]byte)
+	defer pumpBuffers.Put(buf)
+	err = raw.Control(func(fd uintptr) {
+		// No more than a pipe holds: something may write to it for ever.
+		for more, ready, n := true, true, 0; more && ready && n <= mostInPipe; n += len(*buf) {
+			more, ready = p.move(int(fd), *buf)
+			ended = !more
+		}
+	})
+	return ended || err != nil // the pump has closed it
+}
+
+// mostInPipe is what a pipe can be made to hold, in bytes.
+const mostInPipe = 1 << 20
 
 // detach stops the writer from being called again.
 func (p *pump) detach() {

@@ -159,7 +159,11 @@ func (v *server) run(ctx context.Context, j Job) (x holder.Exit, killed int, tak
 		killed = v.in.sweep(ctx)
 	}
 	s.finish(drain)
-	taken = result.any.Load()
+	if !result.any.Load() { // the job may still be on its way to a child
+		v.kill(ctx)
+		v.control.Close()
+	}
+	taken = s.begun(result)
 	x = holder.Exit{Status: r.status, Run: time.Since(began), CPU: r.cpu, MaxRSS: r.maxRSS}
 	switch {
 	case late && ctx.Err() == nil:

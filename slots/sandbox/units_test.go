@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -228,4 +229,54 @@ func TestAPipeIsNotEmptyWhileItsLastBytesAreOnTheirWay(t *testing.T) {
 	}
 	close(w.free)
 	assert.True(t, <-empty)
+}
+
+func TestWhatWasWrittenInTimeIsReadThoughThePumpGetsNoTurn(t *testing.T) {
+	pipe := func() (*pump, *os.File, *bytes.Buffer) {
+		read, write, err := os.Pipe()
+		require.NoError(t, err)
+		var got bytes.Buffer
+		p := &pump{file: read, done: make(chan struct{}), to: &got} // nobody runs it
+		t.Cleanup(func() { read.Close(); write.Close() })
+		return p, write, &got
+	}
+	closed, end, first := pipe()
+	_, err := end.WriteString("all of it")
+	require.NoError(t, err)
+	require.NoError(t, end.Close())
+	open, end, second := pipe()
+	_, err = end.WriteString("a part")
+	require.NoError(t, err)
+	assert.False(t, (&streams{out: []*pump{closed, open}}).finish(time.Millisecond), "more can come")
+	assert.Equal(t, "all of it", first.String())
+	assert.Equal(t, "a part", second.String())
+	assert.True(t, (&streams{out: []*pump{closed}}).finish(time.Millisecond))
+
+	// Whose word is there has begun, and whose pipe somebody still holds may.
+	job := func(p *pump, result *counted) bool { return (&streams{out: []*pump{nil, nil, p}}).begun(result) }
+	told, silent := &counted{}, &counted{}
+	closed.to, open.to = told, silent
+	assert.False(t, job(closed, told), "it ended without a word")
+	assert.True(t, job(open, silent))
+	late, end, _ := pipe()
+	late.to = told
+	_, err = end.WriteString("T")
+	require.NoError(t, err)
+	require.NoError(t, end.Close())
+	assert.True(t, job(late, told))
+
+	// A writer that never ends holds nothing up.
+	busy, end, _ := pipe()
+	busy.to = nil
+	ending := make(chan struct{})
+	go func() {
+		defer close(ending)
+		for err := error(nil); err == nil; {
+			_, err = end.Write(make([]byte, 64<<10))
+		}
+	}()
+	assert.False(t, busy.catchUp())
+	require.NoError(t, busy.file.Close())
+	<-ending
+	assert.True(t, busy.catchUp(), "the pump has closed it")
 }
