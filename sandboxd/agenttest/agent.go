@@ -189,7 +189,9 @@ func (a *Agent) Tool(slot, tool string, args map[string]any, timeout float64) (a
 	if err != nil {
 		return api.Result{}, err
 	}
-	timeout = Patient(timeout)
+	if timeout >= generous {
+		timeout *= Patience()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(timeout*float64(time.Second))+30*time.Second)
 	defer cancel()
 	return a.Execute(ctx, api.Call{SlotID: slot, Tool: tool, Args: raw, Timeout: api.Seconds(timeout)})
@@ -199,15 +201,15 @@ func (a *Agent) Tool(slot, tool string, args map[string]any, timeout float64) (a
 // should end by itself; shorter ones are meant to come.
 const generous = 10
 
-// Patient is a timeout in seconds on a machine that is BERTH_PATIENCE times as
-// slow as others, an emulated one for instance: a generous one is as many times
-// as long.
-func Patient(timeout float64) float64 {
+// Patience says how many times as slow as others this machine is: that is
+// BERTH_PATIENCE, for an emulated one for instance, else 1. The generous
+// timeouts of calls are as many times as long.
+func Patience() float64 {
 	factor, err := strconv.ParseFloat(os.Getenv("BERTH_PATIENCE"), 64)
-	if err != nil || timeout < generous {
-		return timeout
+	if err != nil {
+		return 1
 	}
-	return timeout * factor
+	return factor
 }
 
 // tail keeps the last lines of a log.
