@@ -189,21 +189,15 @@ func (a *Agent) Tool(slot, tool string, args map[string]any, timeout float64) (a
 	if err != nil {
 		return api.Result{}, err
 	}
-	if timeout >= generous {
-		timeout *= Patience()
-	}
+	timeout *= Patience()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(timeout*float64(time.Second))+30*time.Second)
 	defer cancel()
 	return a.Execute(ctx, api.Call{SlotID: slot, Tool: tool, Args: raw, Timeout: api.Seconds(timeout)})
 }
 
-// generous is the least timeout, in seconds, that is there to bound a call that
-// should end by itself; shorter ones are meant to come.
-const generous = 10
-
 // Patience says how many times as slow as others this machine is: that is
-// BERTH_PATIENCE, for an emulated one for instance, else 1. The generous
-// timeouts of calls are as many times as long.
+// BERTH_PATIENCE, for an emulated one for instance, else 1. The timeouts of
+// calls, and the bars of Within, are as many times as long.
 func Patience() float64 {
 	factor, err := strconv.ParseFloat(os.Getenv("BERTH_PATIENCE"), 64)
 	if err != nil {

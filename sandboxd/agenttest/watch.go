@@ -90,6 +90,7 @@ func (a *Agent) Watch(t testing.TB, b Bounds, attack func()) {
 // bar, on a machine where nobody waits.
 func (a *Agent) Within(t testing.TB, what string, took, bar time.Duration) {
 	t.Helper()
+	bar = time.Duration(Patience() * float64(bar))
 	if w := a.watch.Load(); w != nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
