@@ -121,7 +121,7 @@ func settings(c *Config, main *pool.Template) (flags *flag.FlagSet, file *string
 	flags.StringVar(&c.Sandboxd, "sandboxd", "", "sandboxd to run; without it the one beside this program, else the one in PATH; on the machines of Nomad /usr/local/bin/sandboxd")
 	flags.Var(list{&c.SandboxdArgs}, "sandboxd-arg", "one more argument of sandboxd serve; may be repeated")
 	flags.BoolVar(&c.Keep, "keep", false, "leave the containers running at the end; the next start finds them")
-	add(flags, integer{&c.LocalSlots, 0, 2000}, "local-slots", "8", "slots on this machine for function tools of privileged organizations, in a container that is started when it is first needed; 0: none")
+	add(flags, integer{&c.LocalSlots, 0, 2000}, "local-slots", "8", "slots on this machine for the function tools of each privileged organization, in a container of its own that is started when it is first needed; 0: none")
 	nomadSettings(flags, &c.Nomad)
 	templateSettings(flags, main)
 	add(flags, duration{&c.TrajectoryIdle}, "trajectory-idle", "30m", "how long a trajectory without lease of its own keeps its slot without calling")

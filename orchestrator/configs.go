@@ -36,7 +36,7 @@ func (c Config) openConfigs(ctx context.Context) (*config.Store, error) {
 func (c Config) hidden() []string {
 	var args []string
 	for _, path := range []string{
-		filepath.Join(c.DataDir, "config"), filepath.Join(c.DataDir, "local"), filepath.Join(c.DataDir, "containers"), c.ConfigDB, c.ConfigDB + "-wal", c.ConfigDB + "-shm",
+		filepath.Join(c.DataDir, "config"), filepath.Join(c.DataDir, "local"), filepath.Join(c.DataDir, "homes"), filepath.Join(c.DataDir, "containers"), c.ConfigDB, c.ConfigDB + "-wal", c.ConfigDB + "-shm",
 		c.ConfigKeys, c.TokenFile, c.OperatorTokenFile, c.BoundTokenFile,
 	} {
 		if path == "" {

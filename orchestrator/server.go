@@ -32,7 +32,7 @@ type Server struct {
 	pools    *pool.Pools
 	calls    *calls.Carrier
 	configs  *config.Store
-	hosted   *hosted // nil: there are no local sandboxes
+	hosts    *hosts // nil: there are no local sandboxes
 	tools    *function.Runner
 	http     *httpapi.Server
 }
@@ -65,6 +65,9 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	if s.configs, err = c.openConfigs(ctx); err != nil {
 		return nil, err
 	}
+	if err := c.makeHostDirectories(); err != nil {
+		return nil, impossible(ctx, err)
+	}
 	if s.backend, err = c.openBackend(ctx, logger); err != nil {
 		return nil, err
 	}
@@ -78,12 +81,12 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 		Template: c.Templates[0].Name, Idle: c.TrajectoryIdle, Wait: c.TrajectoryWait, Logger: logger, Recent: seen,
 	})
 	if c.LocalSlots > 0 {
-		if s.hosted, err = c.openHosted(ctx, logger); err != nil {
+		if s.hosts, err = c.openHosts(ctx, logger); err != nil {
 			if c.Backend == backendLocal {
 				return nil, err
 			}
 			logger.Warn("no local sandboxes: tools of privileged organizations are refused", "error", err)
-			s.hosted, err = nil, nil
+			s.hosts, err = nil, nil
 		}
 	}
 	s.tools = s.newTools()
@@ -198,8 +201,8 @@ func (s *Server) Close() error {
 	if s.tools != nil {
 		errs = append(errs, s.tools.Close())
 	}
-	if s.hosted != nil {
-		errs = append(errs, s.hosted.close())
+	if s.hosts != nil {
+		errs = append(errs, s.hosts.close())
 	}
 	if s.calls != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), lastCalls)

@@ -81,12 +81,12 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	if err = errors.Join(err, journalErr); err != nil {
 		return nil, err
 	}
-	metrics := httpapi.NewMetrics(tool.New(tool.Builtin(nil)...).Names())
+	metrics := httpapi.NewMetrics(tool.New(tool.Builtin(nil, "")...).Names())
 	a.environments, err = environment.Open(environment.Deps{Logger: logger, Site: a.host.Environments(), Observer: metrics}, a.environmentConfig())
 	if err != nil {
 		return nil, err
 	}
-	tools := tool.New(tool.Builtin(a.environments)...)
+	tools := tool.New(tool.Builtin(a.environments, a.host.Home())...)
 	a.keeper, err = keeper.New(keeper.Deps{
 		Logger: logger, Registry: a.registry, Tools: tools, Open: a.openSlot, Observer: metrics,
 	}, a.keeperConfig(version))
@@ -140,7 +140,7 @@ func (a *Agent) hostConfig() sandbox.Config {
 	return sandbox.Config{
 		DataDir: filepath.Join(c.DataDir, "sandboxes"), Slots: c.Slots,
 		Attempt: c.Attempt, Require: require, Limits: c.Limits, Disk: c.Disk, Network: c.Network, PrivateRoot: c.Private,
-		AgentPort: port, RefusesUIDs: true, FirstUID: c.FirstUID, Env: c.Env, Hide: hide, NoCgroup: !c.Cgroups,
+		AgentPort: port, RefusesUIDs: true, FirstUID: c.FirstUID, Env: c.Env, Hide: hide, Home: c.Home, NoCgroup: !c.Cgroups,
 	}
 }
 

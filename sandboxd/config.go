@@ -41,6 +41,7 @@ type Config struct {
 	FirstUID       int
 	Cgroups        bool
 
+	Home                 string
 	EnvironmentsMaxSize  int64
 	EnvironmentsTimeout  time.Duration
 	EnvironmentsPackages []string
@@ -81,6 +82,7 @@ func settings(environ []string) []setting {
 		{"network", "on", "on: slots share the container's network without the agent's port; off: loopback only", onOff(func(c *Config) *bool { return &c.Network }, "on", "off")},
 		{"root", "shared", "shared: the container's files, read-only; private: a root of its own to write to, which vanishes with the slot", onOff(func(c *Config) *bool { return &c.Private }, "private", "shared")},
 		{"hide", "", "absolute path that slots must not see; may be repeated", list(func(c *Config) *[]string { return &c.Hide }, filepath.IsAbs, "an absolute path")},
+		{"home", "", "absolute path of a directory that all slots see and may write to, and that outlives them: for slots of one owner; functions run in it", text(func(c *Config) *string { return &c.Home })},
 		{"default-timeout", "30s", "timeout of a call that names none", duration(func(c *Config) *time.Duration { return &c.DefaultTimeout })},
 		{"max-timeout", "3600s", "longest timeout that a call may name", duration(func(c *Config) *time.Duration { return &c.MaxTimeout })},
 		{"drain-timeout", "30s", "how long running calls may take to end after SIGTERM", duration(func(c *Config) *time.Duration { return &c.DrainTimeout })},
@@ -155,7 +157,7 @@ func (c *Config) check() error {
 			return errors.New("disk-backend: tmpfs wants disk below memory: a slot's files count there, and would end its processes before they are refused")
 		}
 	}
-	if err := c.checkEnvironments(); err != nil {
+	if err := errors.Join(c.checkEnvironments(), c.checkHome()); err != nil {
 		return err
 	}
 	if c.DefaultTimeout > c.MaxTimeout {
@@ -188,6 +190,25 @@ func (c *Config) checkEnvironments() error {
 				return fmt.Errorf("environments-packages: %s would show builds what slots must not see: %s", dir, at)
 			}
 		}
+	}
+	return nil
+}
+
+// checkHome refuses a home that slots must not see, or that a slot's root would
+// be root in.
+func (c *Config) checkHome() error {
+	if c.Home == "" {
+		return nil
+	}
+	if !filepath.IsAbs(c.Home) {
+		return fmt.Errorf("home: want an absolute path, got %q", c.Home)
+	}
+	c.Home = filepath.Clean(c.Home)
+	if c.Private {
+		return errors.New("home: not with a private root, which would be root there")
+	}
+	if within(c.Home, c.DataDir) || within(c.DataDir, c.Home) {
+		return fmt.Errorf("home: %s would show slots what they must not see: %s", c.Home, c.DataDir)
 	}
 	return nil
 }

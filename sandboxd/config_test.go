@@ -168,3 +168,16 @@ func FuzzSizesAndDurations(f *testing.F) {
 		}
 	})
 }
+
+func TestAHomeThatCannotBeIsRefused(t *testing.T) {
+	for want, args := range map[string][]string{
+		"an absolute path":  {"--home", "home"},
+		"a private root":    {"--home", "/srv/acme", "--root", "private"},
+		"slots what they m": {"--home", "/data/below", "--data-dir", "/data"},
+		"must not see":      {"--home", "/", "--data-dir", "/data"},
+	} {
+		_, err := parse(args)
+		require.ErrorIs(t, err, ErrUsage, want)
+		assert.ErrorContains(t, err, want)
+	}
+}

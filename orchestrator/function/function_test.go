@@ -133,10 +133,11 @@ func runner(t *testing.T, isolated, local *fleet) (*Runner, *config.Store) {
 	require.NoError(t, err)
 	c := Config{Environ: []string{"HOST=1", "SHARED=host"}, Wait: 30 * time.Second}
 	if isolated != nil {
-		c.Isolated = &Place{isolated, isolated, "main"}
+		c.Isolated = &Place{Leases: isolated, Calls: isolated, Template: "main"}
 	}
 	if local != nil {
-		c.Local = &Place{local, local, "local"}
+		place := &Place{Leases: local, Calls: local, Template: "local", Home: filepath.Join(t.TempDir(), "home")}
+		c.Local = func(context.Context, string) (*Place, error) { return place, nil }
 	}
 	r := New(store, c)
 	t.Cleanup(func() {

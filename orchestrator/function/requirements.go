@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"berth/sandboxd/api"
 	"berth/slots"
@@ -16,20 +17,35 @@ import (
 // maxRequirementsFile bounds a requirements.txt, in bytes.
 const maxRequirementsFile = 1 << 20
 
-// requirementsFile reads the requirements.txt of a directory on this host, if
-// there is one. It may hold names with versions, nothing else.
-func requirementsFile(dir string) ([]api.Requirement, error) {
-	if dir == "" {
+// requirementsFile reads the requirements.txt of a directory below the home, if
+// there is one. It may hold names with versions, nothing else. Runs write to
+// the home: no link leads out of it, and what is no file is none.
+func requirementsFile(home, below string) ([]api.Requirement, error) {
+	if home == "" {
 		return nil, nil
 	}
-	f, err := os.Open(filepath.Join(dir, "requirements.txt"))
+	bad := func(err error) error {
+		return slots.Errorf(slots.KindBadRequest, "requirements.txt of the sandbox_dir cannot be read: %w", err)
+	}
+	root, err := os.OpenRoot(home)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, slots.Errorf(slots.KindBadRequest, "requirements.txt of the sandbox_dir cannot be read: %w", err)
+		return nil, bad(err)
+	}
+	defer func() { _ = root.Close() }() // it was only read
+	f, err := root.OpenFile(filepath.Join(below, "requirements.txt"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, bad(err)
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, bad(errors.New("it is no file"))
+	}
 	return readRequirements(io.LimitReader(f, maxRequirementsFile))
 }
 

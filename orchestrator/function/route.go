@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"path/filepath"
 	"time"
 
 	"berth/orchestrator/config"
@@ -15,11 +16,13 @@ import (
 // route is where a run goes, and what is set there.
 type route struct {
 	of          poolapi.SandboxType
+	place       *Place
 	configID    string
 	fingerprint string
 	tenant      tenant
 	keep        time.Duration
 	pip, npm    []api.Requirement
+	directory   string // below the place's home
 	reuse       bool
 	recreate    bool
 }
@@ -46,9 +49,9 @@ func (r *Runner) route(ctx context.Context, organization string, asked *poolapi.
 	if owner.PrivilegedTools && named.Type != poolapi.SandboxIsolated || r.config.Isolated == nil && owner.PrivilegedTools {
 		of = poolapi.SandboxLocal
 	}
-	place := r.place(of)
-	if place == nil {
-		return route{}, slots.Errorf(slots.KindUnavailable, "this orchestrator has no %s sandboxes", of)
+	place, err := r.place(ctx, of, organization)
+	if err != nil {
+		return route{}, err
 	}
 	found := named
 	if named.ID == "" || named.Type != of {
@@ -65,7 +68,7 @@ func (r *Runner) route(ctx context.Context, organization string, asked *poolapi.
 		}
 	}
 	to := route{
-		of: of, configID: found.ID, fingerprint: found.Fingerprint, recreate: asked.Recreate,
+		of: of, place: place, configID: found.ID, fingerprint: found.Fingerprint, recreate: asked.Recreate,
 		reuse: asked.Reuse == nil || *asked.Reuse, tenant: tenant{place.Template, organization, found.Fingerprint},
 	}
 	return to, to.read(found.Config)
@@ -91,6 +94,22 @@ func (r *Runner) named(ctx context.Context, organization string, asked *poolapi.
 	return c, nil
 }
 
+// enter takes the directory of the config, which must be the organization's own
+// or below: a path that leads anywhere else on this host is not its to name.
+func (to *route) enter(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	below, err := filepath.Rel(to.place.Home, dir)
+	if to.place.Home == "" || err != nil || !filepath.IsLocal(below) {
+		return slots.Errorf(slots.KindBadRequest, "sandbox_dir must be the organization's own directory or lie in it: %s", to.place.Home)
+	}
+	if below != "." {
+		to.directory = below
+	}
+	return nil
+}
+
 // keepLocal is how long a local slot is kept after a run.
 const keepLocal = 5 * time.Minute
 
@@ -102,7 +121,10 @@ func (to *route) read(settings json.RawMessage) error {
 			return slots.Errorf(slots.KindInternal, "read sandbox config: %w", err)
 		}
 		to.keep = keepLocal
-		listed, err := requirementsFile(s.SandboxDir)
+		if err := to.enter(s.SandboxDir); err != nil {
+			return err
+		}
+		listed, err := requirementsFile(to.place.Home, to.directory)
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -25,6 +26,7 @@ type Place struct {
 	Leases   Leases
 	Calls    Calls
 	Template string // of configs that name none
+	Home     string // of local sandboxes: the organization's own directory, on this host; "": there is none
 }
 
 // Calls carry calls to slots. A *calls.Carrier with an Ensure is one.
@@ -38,9 +40,11 @@ type Calls interface {
 
 // Config is how a Runner behaves. Zero fields mean the default.
 type Config struct {
-	Isolated *Place   // nil: there is no pool
-	Local    *Place   // nil: nothing runs on this host
-	Environ  []string // of this process, for local sandboxes
+	Isolated *Place // nil: there is no pool
+	// Local is the place of an organization's local sandboxes, the same one each
+	// time; nil: nothing runs on this host.
+	Local   func(ctx context.Context, organization string) (*Place, error)
+	Environ []string // of this process, for local sandboxes
 
 	Timeout time.Duration // of a run that names none; default 3 minutes
 	Longest time.Duration // timeout that a run may name; default 1 hour
@@ -52,9 +56,10 @@ type Runner struct {
 	store    *config.Store
 	config   Config
 	stripper stripper
-	warm     map[poolapi.SandboxType]*warm
 
-	mu     sync.Mutex          // guards built
+	mu     sync.Mutex // guards what follows
+	warm   map[*Place]*warm
+	closed bool
 	built  map[string]struct{} // environments that are known to be there, by container and key
 	closer sync.Once
 }
@@ -64,19 +69,32 @@ func New(store *config.Store, c Config) *Runner {
 	c.Timeout = cmp.Or(c.Timeout, 3*time.Minute)
 	c.Longest = cmp.Or(c.Longest, time.Hour)
 	c.Wait = cmp.Or(c.Wait, 5*time.Minute)
-	r := &Runner{store: store, config: c, warm: map[poolapi.SandboxType]*warm{}, built: map[string]struct{}{}}
-	for of, place := range map[poolapi.SandboxType]*Place{poolapi.SandboxIsolated: c.Isolated, poolapi.SandboxLocal: c.Local} {
-		if place != nil {
-			r.warm[of] = newWarm(place.Leases, c.Wait)
-		}
+	return &Runner{store: store, config: c, warm: map[*Place]*warm{}, built: map[string]struct{}{}}
+}
+
+// warmAt are the slots of a place that runs have or have had.
+func (r *Runner) warmAt(place *Place) (*warm, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, errClosed
 	}
-	return r
+	w := r.warm[place]
+	if w == nil {
+		w = newWarm(place.Leases, r.config.Wait)
+		r.warm[place] = w
+	}
+	return w, nil
 }
 
 // Close gives back the slots that are kept, and waits for that.
 func (r *Runner) Close() error {
 	r.closer.Do(func() {
-		for _, w := range r.warm {
+		r.mu.Lock()
+		r.closed = true
+		all := slices.Collect(maps.Values(r.warm))
+		r.mu.Unlock()
+		for _, w := range all {
 			w.close()
 		}
 	})
@@ -132,12 +150,13 @@ func (r *Runner) Recreate(ctx context.Context, organization string) (poolapi.San
 	if err != nil {
 		return c, err
 	}
-	if r.config.Local == nil {
-		return c, slots.Errorf(slots.KindUnavailable, "this orchestrator has no %s sandboxes", poolapi.SandboxLocal)
+	place, err := r.place(ctx, poolapi.SandboxLocal, organization)
+	if err != nil {
+		return c, err
 	}
 	to := route{
-		of: poolapi.SandboxLocal, configID: c.ID, fingerprint: c.Fingerprint, recreate: true,
-		tenant: tenant{r.config.Local.Template, organization, c.Fingerprint},
+		of: poolapi.SandboxLocal, place: place, configID: c.ID, fingerprint: c.Fingerprint, recreate: true,
+		tenant: tenant{place.Template, organization, c.Fingerprint},
 	}
 	if err := to.read(c.Config); err != nil {
 		return c, err
@@ -151,12 +170,15 @@ func (r *Runner) Recreate(ctx context.Context, organization string) (poolapi.San
 	if p.key, err = p.spec.Key(); err != nil || p.key == "" {
 		return c, err
 	}
-	w := r.warm[poolapi.SandboxLocal]
+	w, err := r.warmAt(place)
+	if err != nil {
+		return c, err
+	}
 	h, err := w.get(ctx, want{tenant: to.tenant, keep: to.keep, run: r.config.Timeout})
 	if err != nil {
 		return c, err
 	}
-	failure, _, err := r.ensure(ctx, r.config.Local, h, p)
+	failure, _, err := r.ensure(ctx, place, h, p)
 	w.put(h, err == nil)
 	if failure != nil {
 		err = slots.Errorf(slots.KindBadRequest, "%s", failure.Message)
@@ -273,7 +295,11 @@ func (r *Runner) source(run *poolapi.ToolRun) (string, *api.FunctionError) {
 // attempt runs the tool in a slot. again: nothing was done, and a second
 // attempt may go better.
 func (r *Runner) attempt(ctx context.Context, p *plan, source string, result *poolapi.ToolResult) (failure *api.FunctionError, again bool, err error) {
-	w, place := r.warm[p.of], r.place(p.of)
+	place := p.place
+	w, err := r.warmAt(place)
+	if err != nil {
+		return nil, false, err
+	}
 	began := time.Now()
 	w.drain(p.tenant)
 	h, err := w.get(ctx, want{tenant: p.tenant, keep: p.keep, run: p.timeout, fresh: !p.reuse})
@@ -340,7 +366,7 @@ func (p *plan) call(source string) api.FunctionArgs {
 	t := p.run.Tool
 	args := api.FunctionArgs{
 		Name: t.Name, ToolID: t.ID, SourceCode: source, SourceType: t.SourceType, Args: p.args,
-		JSONSchema: t.JSONSchema, ArgsJSONSchema: t.ArgsJSONSchema, Environment: p.key, Env: p.env, ReturnCharLimit: t.ReturnCharLimit,
+		JSONSchema: t.JSONSchema, ArgsJSONSchema: t.ArgsJSONSchema, Environment: p.key, Directory: p.directory, Env: p.env, ReturnCharLimit: t.ReturnCharLimit,
 	}
 	if t.SourceType == sourceTypeScript {
 		args.SourceType = api.SourceJavaScript
@@ -401,11 +427,16 @@ func installText(p *plan, f *api.EnvironmentFailure) string {
 		what, p.run.Tool.Name, p.of, f.Message)
 }
 
-func (r *Runner) place(of poolapi.SandboxType) *Place {
-	if of == poolapi.SandboxLocal {
-		return r.config.Local
+// place is where the organization's runs go that are of the type.
+func (r *Runner) place(ctx context.Context, of poolapi.SandboxType, organization string) (*Place, error) {
+	switch {
+	case of == poolapi.SandboxLocal && r.config.Local != nil:
+		return r.config.Local(ctx, organization)
+	case of == poolapi.SandboxIsolated && r.config.Isolated != nil:
+		return r.config.Isolated, nil
+	default:
+		return nil, slots.Errorf(slots.KindUnavailable, "this orchestrator has no %s sandboxes", of)
 	}
-	return r.config.Isolated
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }

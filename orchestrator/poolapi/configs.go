@@ -26,10 +26,10 @@ const (
 
 // LocalSettings is what can be set about a local sandbox.
 type LocalSettings struct {
-	SandboxDir      string            `json:"sandbox_dir,omitempty"` // of the orchestrator's host; its requirements.txt counts
-	UseVenv         bool              `json:"use_venv"`
-	VenvName        string            `json:"venv_name"`        // default venv
-	PipRequirements []api.Requirement `json:"pip_requirements"` // default none
+	SandboxDir      string            `json:"sandbox_dir,omitempty"` // the organization's own directory on the host, or below; its requirements.txt counts
+	UseVenv         bool              `json:"use_venv"`              // kept; an environment is always built apart
+	VenvName        string            `json:"venv_name"`             // default venv
+	PipRequirements []api.Requirement `json:"pip_requirements"`      // default none
 }
 
 // IsolatedSettings is what can be set about an isolated sandbox.

@@ -31,6 +31,9 @@ type FunctionArgs struct {
 	// Environment is the key of a built environment; "" is the image's own
 	// interpreter.
 	Environment string `json:"environment,omitempty"`
+	// Directory is where it runs, below the container's home; "": the home
+	// itself, or the workspace where there is none.
+	Directory string `json:"directory,omitempty"`
 	// Env is put over the slot's environment: null removes a name, "" stays.
 	Env map[string]*string `json:"env,omitempty"`
 	// ReturnCharLimit bounds FunctionResult.Text, in code points; 0 means

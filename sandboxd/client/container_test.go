@@ -125,7 +125,7 @@ func start(t *testing.T) *fixture {
 	f := &fixture{release: make(chan struct{})}
 	registry, err := execution.Open(execution.Config{})
 	require.NoError(t, err)
-	tools := tool.New(tool.Builtin(nil)...)
+	tools := tool.New(tool.Builtin(nil, "")...)
 	metrics := httpapi.NewMetrics(tools.Names())
 	f.keeper, err = keeper.New(keeper.Deps{
 		Registry: registry, Tools: tools, Observer: metrics,

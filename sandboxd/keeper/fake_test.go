@@ -291,7 +291,7 @@ func start(t *testing.T, cfg Config, store *fakeStore, observer Observer, change
 	h.registry, err = execution.Open(execution.Config{})
 	require.NoError(t, err)
 	h.Keeper, err = New(Deps{
-		Registry: h.registry, Tools: tool.New(tool.Builtin(nil)...), Store: store, Open: h.open, Observer: observer,
+		Registry: h.registry, Tools: tool.New(tool.Builtin(nil, "")...), Store: store, Open: h.open, Observer: observer,
 	}, cfg)
 	require.NoError(t, err)
 	return h

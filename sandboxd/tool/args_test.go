@@ -57,7 +57,7 @@ func TestEveryToolNamesTheArgumentThatHasTheWrongType(t *testing.T) {
 		{"grep", `{"pattern":"x","glob":5}`, `argument "glob" must be a string or a list of strings, not a number`},
 		{"grep", `{"pattern":"x","-A":-1}`, `argument "-A" must be from 0 to 1000, not -1`},
 	}
-	registry := New(Builtin(nil)...)
+	registry := New(Builtin(nil, "")...)
 	for _, c := range cases {
 		t.Run(fmt.Sprintf("%s %.40s", c.tool, c.args), func(t *testing.T) {
 			t.Parallel()
@@ -113,7 +113,7 @@ func TestTheWindowOfWrongArgumentsIsTheDefault(t *testing.T) {
 
 func TestTheRegistryKnowsItsToolsAndRefusesOthers(t *testing.T) {
 	t.Parallel()
-	r := New(Builtin(nil)...)
+	r := New(Builtin(nil, "")...)
 	assert.Equal(t, []string{"bash", "bash_stateful", "edit_file", "function", "glob", "grep", "list_dir", "read_file", "write_file"}, r.Names())
 	_, err := r.Get("rm")
 	require.EqualError(t, err, "Unknown tool: rm")
@@ -130,7 +130,7 @@ func FuzzArgs(f *testing.F) {
 	f.Add("grep", `{"pattern":"(","glob":["*.go",5]}`)
 	f.Add("read_file", `{"path":"a","offset":1e308}`)
 	f.Add("edit_file", `[]`)
-	registry := New(Builtin(nil)...)
+	registry := New(Builtin(nil, "")...)
 	f.Fuzz(func(t *testing.T, name, args string) {
 		tool, err := registry.Get(name)
 		if err != nil {

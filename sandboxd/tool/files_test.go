@@ -169,7 +169,7 @@ func TestAFailureOfAFileIsNoFaultOfTheSlot(t *testing.T) {
 		"edit_file": {"path": "a", "old_string": "x", "new_string": "y"}, "list_dir": {"path": "a"},
 		"glob": {"pattern": "*", "path": "a"}, "grep": {"pattern": "x", "path": "a"},
 	}
-	registry := New(Builtin(nil)...)
+	registry := New(Builtin(nil, "")...)
 	for name, args := range calls {
 		tool, err := registry.Get(name)
 		require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -17,7 +18,10 @@ import (
 // arguments: see api.FunctionArgs and api.FunctionResult. The source runs in a
 // process of its own, in which nothing of an earlier run is left; interpreters
 // that stand ready in the slot make that a matter of milliseconds.
-type function struct{ environments Environments }
+type function struct {
+	environments Environments
+	home         string
+}
 
 // Name is "function".
 func (function) Name() string { return api.FunctionTool }
@@ -29,6 +33,9 @@ func (f function) Run(ctx context.Context, s Slot, c Call) api.Result {
 	if err != nil {
 		return refused(err)
 	}
+	if a.Directory != "" && f.home == "" {
+		return refused(slots.Errorf(slots.KindBadRequest, `argument "directory" is for a container that has a home: this one has none, or cannot share it among uids`))
+	}
 	dir, done, err := f.use(a.Environment)
 	if err != nil {
 		return refused(err)
@@ -36,7 +43,7 @@ func (f function) Run(ctx context.Context, s Slot, c Call) api.Result {
 	defer done()
 	key := make([]byte, frameKey)
 	rand.Read(key)
-	body, err := jobOf(a, dir).text(key)
+	body, err := jobOf(a, dir, f.home).text(key)
 	if err != nil {
 		return refused(err)
 	}
@@ -123,6 +130,7 @@ func functionArgs(raw json.RawMessage) (a api.FunctionArgs, err error) {
 	a.Name, a.SourceCode = p.need("name"), p.content("source_code")
 	a.SourceType = p.need("source_type")
 	a.ToolID, a.Environment = p.text("tool_id"), p.text("environment")
+	a.Directory = p.text("directory")
 	p.get("args", "an object", &a.Args)
 	a.JSONSchema, a.ArgsJSONSchema = p.schema("json_schema"), p.schema("args_json_schema")
 	a.Env = p.changes("env")
@@ -139,6 +147,8 @@ func functionArgs(raw json.RawMessage) (a api.FunctionArgs, err error) {
 		p.refuse("source_type", "must be one of %s, %s, not %.40q", api.SourcePython, api.SourceJavaScript, a.SourceType)
 	case a.Environment != "" && !environmentKey().MatchString(a.Environment):
 		p.refuse("environment", "is no key of an environment: %.40q", a.Environment)
+	case a.Directory != "" && !filepath.IsLocal(a.Directory):
+		p.refuse("directory", "must be a path below the home, not %.80q", a.Directory)
 	case a.SourceType == api.SourceJavaScript && !scriptName().MatchString(a.Name):
 		p.refuse("name", "is no name of a JavaScript function: %.40q", a.Name)
 	case a.SourceType == api.SourceJavaScript && len(a.JSONSchema) == 0:

@@ -52,16 +52,17 @@ type functionJob struct {
 	Args           map[string]json.RawMessage `json:"args,omitempty"`
 	JSONSchema     json.RawMessage            `json:"json_schema,omitempty"`
 	ArgsJSONSchema json.RawMessage            `json:"args_json_schema,omitempty"`
-	Env            map[string]*string         `json:"env"`               // over the slot's own; null removes
-	Bin            string                     `json:"bin,omitempty"`     // goes before PATH
-	Modules        string                     `json:"modules,omitempty"` // goes before NODE_PATH
+	Env            map[string]*string         `json:"env"`                 // over the slot's own; null removes
+	Directory      string                     `json:"directory,omitempty"` // where it runs, made if it is not there; "": the workspace
+	Bin            string                     `json:"bin,omitempty"`       // goes before PATH
+	Modules        string                     `json:"modules,omitempty"`   // goes before NODE_PATH
 	Agent          *api.FunctionAgent         `json:"agent,omitempty"`
 }
 
 // forced are the variables that nobody's choice replaces.
 var forced = map[string]string{"PYTHONWARNINGS": "ignore", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
 
-func jobOf(a api.FunctionArgs, dir string) functionJob {
+func jobOf(a api.FunctionArgs, dir, home string) functionJob {
 	j := functionJob{
 		Name: a.Name, SourceCode: a.SourceCode, Args: a.Args, JSONSchema: a.JSONSchema, ArgsJSONSchema: a.ArgsJSONSchema,
 		Env: map[string]*string{}, Agent: a.Agent,
@@ -80,6 +81,10 @@ func jobOf(a api.FunctionArgs, dir string) functionJob {
 		if value != "" {
 			j.Env[name] = &value
 		}
+	}
+	if home != "" {
+		j.Directory = path.Join(home, a.Directory)
+		j.Env["PWD"] = &j.Directory
 	}
 	if dir != "" {
 		if a.SourceType == api.SourcePython {

@@ -72,8 +72,9 @@ type Environments interface {
 }
 
 // Builtin lists every tool of this package, for New. environments may be nil:
-// there are none.
-func Builtin(environments Environments) []Tool {
+// there are none. home is the directory that functions run in, as slots see it;
+// "": their workspace.
+func Builtin(environments Environments, home string) []Tool {
 	return []Tool{
 		bash{},
 		bashStateful{},
@@ -83,7 +84,7 @@ func Builtin(environments Environments) []Tool {
 		listDir{},
 		glob{},
 		grep{},
-		function{environments},
+		function{environments, home},
 	}
 }
 

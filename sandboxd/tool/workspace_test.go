@@ -39,7 +39,7 @@ func onTree(t *testing.T) *fakeSlot {
 
 func TestTheFileToolsWorkTogetherOnARealTree(t *testing.T) {
 	t.Parallel()
-	s, registry := onTree(t), New(Builtin(nil)...)
+	s, registry := onTree(t), New(Builtin(nil, "")...)
 	steps := []struct {
 		tool    string
 		args    object

@@ -64,6 +64,8 @@ func mountOne(m Mount, trees []int) error {
 			return err
 		}
 		return harden(target, m)
+	case "tree":
+		return attachTree(m, target, trees)
 	case "overlay":
 		return mountOverlay(m, target, trees)
 	case "tmpfs":

@@ -75,7 +75,7 @@ type IDMap struct {
 // View is the slot's own root. Sources are absolute paths of the container,
 // or relative to Plan.Dir; targets are absolute paths inside.
 type View struct {
-	Trees    []string    `json:"trees,omitempty"` // directories whose copies, with ids mapped, overlays lie on
+	Trees    []string    `json:"trees,omitempty"` // directories of which copies, with ids mapped, are mounted
 	Mounts   []Mount     `json:"mounts"`          // in order
 	Symlinks [][2]string `json:"symlinks"`        // path, target
 	Proc     string      `json:"proc"`            // fresh, rbind, none
@@ -84,13 +84,13 @@ type View struct {
 
 // Mount is one mount of a view.
 type Mount struct {
-	Kind     string `json:"kind"` // bind, overlay, tmpfs, devpts, mqueue, mask
+	Kind     string `json:"kind"` // bind, tree, overlay, tmpfs, devpts, mqueue, mask
 	Source   string `json:"source,omitempty"`
 	Target   string `json:"target"`
 	Writable bool   `json:"writable,omitempty"`
 	Device   bool   `json:"device,omitempty"`   // a device node: keep it usable
 	File     bool   `json:"file,omitempty"`     // the source is no directory
-	Tree     int    `json:"tree,omitempty"`     // of an overlay: which of View.Trees, from 1; Source holds its layers
+	Tree     int    `json:"tree,omitempty"`     // which of View.Trees, from 1: a tree is that, writable; an overlay lies on it, and Source holds its layers
 	Optional bool   `json:"optional,omitempty"` // its failure is no failure
 	Options  string `json:"options,omitempty"`  // for tmpfs
 }

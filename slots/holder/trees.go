@@ -10,8 +10,8 @@ import (
 )
 
 // idmappedTrees makes detached copies of directory trees in which the
-// container's root appears as the root of a process' user namespace: what
-// belongs to the container's root belongs to the slot's, and only in the copy.
+// container's ids appear as those of a process' user namespace: what belongs
+// to the container's root belongs to the slot's, and only in the copy.
 // It needs CAP_SYS_ADMIN over the file systems, which a slot never has.
 func idmappedTrees(pid int, dirs []string) (fds []int, err error) {
 	defer func() {
@@ -41,18 +41,26 @@ func idmappedTrees(pid int, dirs []string) (fds []int, err error) {
 	return fds, nil
 }
 
-// mountOverlay puts a writable layer over one of the plan's trees. The tree is
-// attached only for as long as the overlay needs to take hold of it.
-func mountOverlay(m Mount, target string, trees []int) error {
+// attachTree mounts one of the plan's trees.
+func attachTree(m Mount, target string, trees []int) error {
 	if m.Tree < 1 || m.Tree > len(trees) {
 		return fmt.Errorf("%w: tree %d of %d", errFrame, m.Tree, len(trees))
 	}
+	if err := unix.MoveMount(trees[m.Tree-1], "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("attach tree: %w", err)
+	}
+	return nil
+}
+
+// mountOverlay puts a writable layer over one of the plan's trees. The tree is
+// attached only for as long as the overlay needs to take hold of it.
+func mountOverlay(m Mount, target string, trees []int) error {
 	lower := filepath.Join(rootDir, ".lower")
 	if err := makeTarget(lower, Mount{}); err != nil {
 		return err
 	}
-	if err := unix.MoveMount(trees[m.Tree-1], "", unix.AT_FDCWD, lower, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fmt.Errorf("attach tree: %w", err)
+	if err := attachTree(m, lower, trees); err != nil {
+		return err
 	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,userxattr", lower, m.Source+"/upper", m.Source+"/work")
 	err := unix.Mount("overlay", target, "overlay", unix.MS_NOSUID|unix.MS_NODEV, options)

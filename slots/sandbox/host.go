@@ -37,6 +37,11 @@ type Config struct {
 	// slots' uids, see IsSlotUID.
 	RefusesUIDs bool
 
+	// Home is an absolute path of a directory that all slots see and may write
+	// to, and that outlives them; it is made. "": there is none. It is for slots
+	// of one owner, and none of a private root: their root would be root there.
+	Home string
+
 	FirstUID int      // first uid and gid of slots; default 61000
 	Env      []string // K=V for every process of a slot, above our own
 	Hide     []string // absolute paths that slots must not see, besides DataDir
@@ -57,6 +62,9 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("data directory %q is not absolute", c.DataDir)
 	}
 	c.DataDir = filepath.Clean(c.DataDir)
+	if c.Home != "" && (!filepath.IsAbs(c.Home) || c.PrivateRoot) {
+		return c, fmt.Errorf("home %q is not absolute, or for slots with a private root", c.Home)
+	}
 	if c.Exe == "" {
 		exe, err := os.Executable()
 		if err != nil {
@@ -136,7 +144,7 @@ func Open(ctx context.Context, c Config) (*Host, error) {
 	if h.facts.CanSwitch() {
 		h.uids.open()
 	}
-	if err := h.layout.prepare(c.Exe); err != nil {
+	if err := errors.Join(h.layout.prepare(c.Exe), h.makeHome()); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	if err := h.openCgroups(ctx); err != nil {
@@ -149,6 +157,9 @@ func Open(ctx context.Context, c Config) (*Host, error) {
 		return nil, errors.Join(err, h.Close())
 	}
 	if err := h.choose(ctx); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	if err := h.giveHome(); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	if unmet := c.Require.Unmet(h.isolated); len(unmet) > 0 {

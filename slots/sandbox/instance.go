@@ -155,6 +155,7 @@ func (i *instance) makePlan() error {
 			}
 		}
 		view.Mounts = append(view.Mounts, i.environmentMounts()...)
+		i.showHome(view)
 		p.View = view
 	}
 	i.planIDs(p)
@@ -244,6 +245,9 @@ func (i *instance) landlock() *holder.Landlock {
 		l.Write = []string{i.dir("workspace"), i.dir("tmp"), i.dir("run")}
 		l.ReadFiles = append(l.ReadFiles, i.plan.Confine)
 		i.environmentRules(l)
+		if home := h.homeOf(i.how); home != "" && i.work == nil {
+			l.Write = append(l.Write, home)
+		}
 		for _, d := range devices {
 			l.Device = append(l.Device, "/dev/"+d)
 		}

@@ -137,7 +137,7 @@ func mend(stage string, errno syscall.Errno) string {
 	case stage == "root" && errno == unix.EPERM:
 		return "the container masks /proc or denies pivot_root; the next fallback is tried by itself"
 	case stage == "private root":
-		return "a shared root; a private one needs an agent with CAP_SYS_ADMIN and CAP_SYS_PTRACE, and a file system whose ids can be mapped, which a container engine's overlay is not"
+		return "a shared root and no home; these need an agent with CAP_SYS_ADMIN and CAP_SYS_PTRACE, and a file system whose ids can be mapped, which a container engine's overlay is not"
 	case stage == "ids" || stage == "groups":
 		return "run as root, or with CAP_SETUID and CAP_SETGID"
 	case stage == "landlock":

@@ -130,6 +130,10 @@ function setEnvironment() {
     Module._initPaths();
   }
   process.argv = [process.argv[0], job.name];
+  if (job.directory) {
+    fs.mkdirSync(job.directory, { recursive: true });
+    process.chdir(job.directory);
+  }
 }
 
 // encode is JSON.stringify that writes big integers, numbers that JSON lacks,

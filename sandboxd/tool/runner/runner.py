@@ -382,6 +382,9 @@ def set_environment(job):
     # The server was started without these, so that nobody's file is its.
     if "PYTHONPATH" in env:
         sys.path[:0] = [p for p in env["PYTHONPATH"].split(os.pathsep) if p]
+    if job.get("directory"):
+        os.makedirs(job["directory"], exist_ok=True)
+        os.chdir(job["directory"])
     try:
         sys.path.append(os.getcwd())
     except OSError:
