@@ -43,7 +43,7 @@ func nomadSettings(flags *flag.FlagSet, c *nomad.Config) {
 	add(flags, integer{&t.MemoryMB, 1, 1 << 24}, "nomad-memory", "1024", "MB of memory of each container")
 	add(flags, integer{&t.MemoryMaxMB, 0, 1 << 24}, "nomad-memory-max", "0", "MB that it may use while the machine has them to spare, where the scheduler allows memory oversubscription; 0: no more than --nomad-memory")
 	add(flags, integer{&t.DiskMB, 10, 1 << 24}, "nomad-disk", "2048", "MB of disk of each container")
-	add(flags, duration{&c.LockTTL}, "nomad-lock-ttl", nomad.MinLockTTL.String(), "how long one of several orchestrators may scale a job without hearing from Nomad; when it dies another one does after twice that and --nomad-lock-delay")
+	add(flags, duration{&c.LockTTL}, "nomad-lock-ttl", nomad.DefaultLockTTL.String(), "how long one of several orchestrators may scale a job without hearing from Nomad; when it dies another one does after twice that and --nomad-lock-delay")
 	add(flags, duration{&c.LockDelay}, "nomad-lock-delay", "1s", "how long nobody scales a job after its lock has ended by itself")
 	flags.StringVar(&c.Name, "nomad-name", "", "what this orchestrator is called beside others; without it by its host and process")
 	flags.BoolVar(&c.Purge, "nomad-purge", false, "take the jobs away at the end; without it their containers go on, and the next start finds them")

@@ -52,18 +52,14 @@ func Open(ctx context.Context, config Config) (*Backend, error) {
 		config: config, newJob: make(chan struct{}, 1), pools: map[string]*pool{}, all: map[string]*container{}, nodes: map[string]node{}, ended: map[string]string{},
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: config.dial}},
 	}
-	at := *config.API
-	if config.dial != nil {
-		at.HttpClient = &http.Client{Transport: &http.Transport{DialContext: config.dial}}
-	}
-	if b.client, err = api.NewClient(&at); err != nil {
+	if b.client, err = connect(*config.API, config.dial); err != nil {
 		return nil, fmt.Errorf("open nomad backend: %w", err)
 	}
 	b.life, b.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	for _, spec := range config.Pools {
 		p := b.newPool(spec)
 		b.pools[p.job] = p
-		if _, err := p.readVariables(ctx, 0); err != nil {
+		if _, err := p.readVariables(ctx, 0, 0); err != nil {
 			return nil, fmt.Errorf("open nomad backend: %w", err)
 		}
 	}
@@ -81,8 +77,7 @@ func Open(ctx context.Context, config Config) (*Backend, error) {
 // spawn begins to look after a pool.
 func (b *Backend) spawn(p *pool) {
 	b.work.Go(func() { p.run(b.life) })
-	b.work.Go(func() { p.watchVariables(b.life) })
-	b.work.Go(func() { p.seekDuty(b.life) })
+	b.work.Go(func() { p.attend(b.life) })
 }
 
 // Start is backend.Backend's.

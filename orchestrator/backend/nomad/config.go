@@ -29,9 +29,9 @@ type Config struct {
 	Purge  bool           // a Close deregisters the jobs; else their containers go on
 
 	// LockTTL is how long this orchestrator may scale a job without hearing that
-	// the lock is still its own. Nomad wants 10 s at least, which is the default,
-	// and gives a lock that is not renewed to another after twice that time and
-	// LockDelay, default 1 s.
+	// the lock is still its own. Nomad wants 10 s at least, the default is 15 s: a
+	// lock takes two requests in four fifths of that. Nomad gives one that is not
+	// renewed to another after twice the time and LockDelay, default 1 s.
 	LockTTL, LockDelay time.Duration
 
 	Spare    time.Duration // how long what nobody has claimed is kept above what is claimed; default 1 min
@@ -47,10 +47,11 @@ type Config struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error) // nil: as the system does
 }
 
-// Bounds of the TTL of a lock that Nomad takes.
+// Bounds of the TTL of a lock that Nomad takes, and the default.
 const (
-	MinLockTTL = 10 * time.Second
-	MaxLockTTL = 24 * time.Hour
+	MinLockTTL     = 10 * time.Second
+	DefaultLockTTL = 15 * time.Second
+	MaxLockTTL     = 24 * time.Hour
 )
 
 // or returns v, or the default when v is not set.
@@ -78,7 +79,7 @@ func (c Config) withDefaults() (Config, error) {
 		host, _ := os.Hostname() // a name for people: without it the process is one
 		c.Name = fmt.Sprintf("%s/%d", host, os.Getpid())
 	}
-	c.LockTTL = or(c.LockTTL, MinLockTTL)
+	c.LockTTL = or(c.LockTTL, DefaultLockTTL)
 	c.LockDelay = or(c.LockDelay, time.Second)
 	c.Spare = or(c.Spare, time.Minute)
 	c.Relist = or(c.Relist, 5*time.Minute)

@@ -28,7 +28,7 @@
 // # Several orchestrators
 //
 // One of them scales a job: the one that holds the lock on a variable beside
-// the job's secret. It renews the lock after three quarters of Config.LockTTL,
+// the job's secret. It renews the lock after four fifths of Config.LockTTL,
 // and scales only until that TTL after the last renewal that came through, by
 // its own clock; every write that scales ends with that. Nomad keeps a lock
 // that nobody renews for twice its TTL and Config.LockDelay, so that who was
@@ -48,8 +48,10 @@
 //
 // It lists the allocations, then follows the event stream. It lists again when
 // the stream ends, goes back to an older index, or was followed for
-// Config.Relist. A blocking query tells of changed variables. When nothing
-// happens that is all: two connections, and a few requests in five minutes.
+// Config.Relist. A blocking query tells of changed variables, until the lock is
+// to be renewed, which takes the same connection. When nothing happens that is
+// all: a connection and one for each job, and two requests in four fifths of
+// Config.LockTTL, however many allocations there are.
 //
 // # Tokens
 //

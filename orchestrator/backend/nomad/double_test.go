@@ -455,8 +455,14 @@ func (d *double) listVariables(w http.ResponseWriter, r *http.Request) {
 		return all, max(index, 1)
 	}
 	all, index := newest()
-	epoch := d.epoch
-	for after > 0 && index <= after && !d.ended && epoch == d.epoch && r.Context().Err() == nil {
+	epoch, over := d.epoch, false
+	wait, err := time.ParseDuration(r.URL.Query().Get("wait"))
+	if err != nil {
+		wait = 5 * time.Minute
+	}
+	timer := time.AfterFunc(wait, func() { d.do(func() { over = true }) })
+	defer timer.Stop()
+	for after > 0 && index <= after && !over && !d.ended && epoch == d.epoch && r.Context().Err() == nil {
 		d.changed.Wait()
 		all, index = newest()
 	}

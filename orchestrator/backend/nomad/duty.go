@@ -21,6 +21,7 @@ type duty struct {
 	until  time.Time // when it may be another's, unless it was renewed before
 	modify uint64    // of its variable, as it was read last
 	holder string    // who has it, as the variable says
+	moved  bool      // its variable was changed, and not by us: it may have come free, or be another's
 }
 
 // itemHolder is the item of the lock's variable that names who has it.
@@ -51,43 +52,6 @@ func (b *Backend) Duty(template string) backend.Duty {
 	return backend.Duty{Held: p.leadsLocked(), Shared: true, Holder: p.duty.holder}
 }
 
-// seekDuty has the lock, or waits for it, until ctx ends.
-func (p *pool) seekDuty(ctx context.Context) {
-	wait := p.b.config.Retry
-	for ctx.Err() == nil {
-		err := p.takeDuty(ctx)
-		switch {
-		case err == nil:
-			p.keepDuty(ctx)
-			wait = p.b.config.Retry
-			pause(ctx, wait)
-		case errors.Is(err, errHeld):
-			wait = p.b.config.Retry
-			p.awaitDuty(ctx)
-		case ctx.Err() == nil:
-			p.b.config.Logger.Warn("cannot take the lock of the job", "job", p.job, "error", err)
-			p.b.mu.Lock()
-			p.trouble = err.Error()
-			p.failForGoodLocked(err)
-			p.b.mu.Unlock()
-			pause(ctx, wait)
-			wait = min(2*wait, 50*p.b.config.Retry)
-		}
-	}
-}
-
-// awaitDuty waits until the lock's variable has changed, or for as long as a
-// holder that has died can have the lock.
-func (p *pool) awaitDuty(ctx context.Context) {
-	timer := time.NewTimer(2*p.b.config.LockTTL + p.b.config.LockDelay)
-	defer timer.Stop()
-	select {
-	case <-p.dutyNudge:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
 // takeDuty takes the lock. The error is errHeld when another has it.
 func (p *pool) takeDuty(ctx context.Context) error {
 	c := p.b.config
@@ -113,36 +77,6 @@ func (p *pool) takeDuty(ctx context.Context) error {
 	p.b.config.Logger.Info("this orchestrator scales the job", "job", p.job, "holder", c.Name)
 	nudge(p.nudge)
 	return nil
-}
-
-// keepDuty renews the lock until it is lost or ctx ends.
-func (p *pool) keepDuty(ctx context.Context) {
-	ttl := p.b.config.LockTTL
-	next, wait := ttl*3/4, p.b.config.Retry
-	for {
-		pause(ctx, next)
-		if ctx.Err() != nil {
-			return
-		}
-		began := time.Now()
-		err := p.renewDuty(ctx, began)
-		p.b.mu.Lock()
-		left := time.Until(p.duty.until)
-		p.b.mu.Unlock()
-		status := statusOf(err)
-		switch {
-		case err == nil:
-			next, wait = ttl*3/4, p.b.config.Retry
-			continue
-		case ctx.Err() != nil:
-			return
-		case left <= 0 || status >= 400 && status < 500 && status != http.StatusTooManyRequests:
-			p.loseDuty(err)
-			return
-		}
-		p.b.config.Logger.Debug("cannot renew the lock of the job", "job", p.job, "error", err)
-		next, wait = min(wait, left), min(2*wait, 50*p.b.config.Retry)
-	}
 }
 
 // renewDuty has the lock last for another TTL from began on.
@@ -190,13 +124,21 @@ func (p *pool) readDuty(ctx context.Context, one *api.VariableMetadata) error {
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
 	if v != nil && v.ModifyIndex > p.duty.modify {
-		p.duty.modify = v.ModifyIndex
+		p.duty.modify, p.duty.moved = v.ModifyIndex, true
 		if p.duty.id == "" {
 			p.duty.holder = v.Items[itemHolder]
 		}
 	}
-	nudge(p.dutyNudge)
 	return nil
+}
+
+// dutyMoved reports, once, whether the lock's variable was changed.
+func (p *pool) dutyMoved() bool {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	moved := p.duty.moved
+	p.duty.moved = false
+	return moved
 }
 
 // leaveTimeout bounds what a Close does for who scales next.

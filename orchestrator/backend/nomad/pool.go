@@ -49,8 +49,7 @@ type pool struct {
 	shrunk   uint64
 	shrunkAt time.Time
 
-	duty      duty
-	dutyNudge chan struct{} // has room for one: the lock may have come free
+	duty duty
 
 	unplaced string    // why Nomad found no room; "": it did
 	surplus  time.Time // since when the count is higher than is needed
@@ -72,7 +71,7 @@ func (b *Backend) jobID(template string) string {
 func (b *Backend) newPool(spec backend.Spec) *pool {
 	spec.ID = ""
 	return &pool{
-		b: b, job: b.jobID(spec.Template), nudge: make(chan struct{}, 1), dutyNudge: make(chan struct{}, 1), spec: spec.Clone(), floor: -1,
+		b: b, job: b.jobID(spec.Template), nudge: make(chan struct{}, 1), spec: spec.Clone(), floor: -1,
 		allocs: map[string]*alloc{}, variables: map[string]*api.Variable{}, released: map[string]bool{},
 	}
 }

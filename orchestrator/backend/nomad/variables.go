@@ -21,9 +21,6 @@ import (
 // that is made of the values.
 const itemEnvVersion = "env_version"
 
-// longPoll is how long a blocking query waits.
-const longPoll = 5 * time.Minute
-
 // claimsPath is the variable that has the allocation's claim.
 func (p *pool) claimsPath(allocID string) string {
 	return jobs.VariablePath(p.job) + "/containers/" + allocID[:1]
@@ -37,31 +34,11 @@ func (p *pool) claimLocked(allocID string) string {
 	return ""
 }
 
-// watchVariables learns what other orchestrators and operators write.
-func (p *pool) watchVariables(ctx context.Context) {
-	index, wait := uint64(1), p.b.config.Retry
-	for ctx.Err() == nil {
-		next, err := p.readVariables(ctx, index)
-		switch {
-		case err != nil:
-			if ctx.Err() == nil {
-				p.b.config.Logger.Warn("cannot read variables", "job", p.job, "error", err)
-			}
-			pause(ctx, wait)
-			wait = min(2*wait, 50*p.b.config.Retry)
-			continue
-		case next <= index: // nothing new, or an older state
-			pause(ctx, p.b.config.Retry)
-		}
-		index, wait = max(next, 1), p.b.config.Retry
-	}
-}
-
-// readVariables waits until the pool's variables are newer than the index, and
-// takes them in. 0 does not wait.
-func (p *pool) readVariables(ctx context.Context, after uint64) (index uint64, err error) {
+// readVariables waits until the pool's variables are newer than the index, but
+// not much longer than wait, and takes them in. An index of 0 does not wait.
+func (p *pool) readVariables(ctx context.Context, after uint64, wait time.Duration) (index uint64, err error) {
 	prefix := jobs.VariablePath(p.job)
-	q := &api.QueryOptions{WaitIndex: after, WaitTime: longPoll}
+	q := &api.QueryOptions{WaitIndex: after, WaitTime: wait}
 	all, meta, err := p.b.client.Variables().PrefixList(prefix, q.WithContext(ctx))
 	if err != nil {
 		return 0, fmt.Errorf("list variables below %s: %w", prefix, err)

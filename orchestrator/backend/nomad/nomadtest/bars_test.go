@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -75,6 +76,9 @@ func demo(t *testing.T, o *orchestrator, trajectories int) float64 {
 	return n / took * 1000
 }
 
+// The tasks of Nomad are one cgroup, with the weight of one program of the
+// machine. So what else runs there, and is in none, takes more from a pool on
+// Nomad than from a local one: where nothing does the two are equal.
 func TestTheDemoPlaysOnNomadAsItDoesLocally(t *testing.T) {
 	const rounds, trajectories = 3, 64
 	a := nomadtest.Start(t, nomadtest.Config{})
@@ -83,10 +87,14 @@ func TestTheDemoPlaysOnNomadAsItDoesLocally(t *testing.T) {
 	here := serveOn(t, sandboxtest.DataDir(t), size)
 	there.settled(t, 2)
 	here.settled(t, 2)
+	demo(t, there, trajectories/4) // what is done once only
+	demo(t, here, trajectories/4)
 	var onNomad, locally float64
 	for range rounds { // by turns, as the machine has other things to do as well
-		locally = max(locally, demo(t, here, trajectories))
-		onNomad = max(onNomad, demo(t, there, trajectories))
+		locally += demo(t, here, trajectories) / (2 * rounds)
+		onNomad += demo(t, there, trajectories) / (2 * rounds)
+		onNomad += demo(t, there, trajectories) / (2 * rounds)
+		locally += demo(t, here, trajectories) / (2 * rounds)
 	}
 	bar(t, onNomad >= 0.9*locally, "%.0f executions/s through Nomad, %.0f locally: %.2f times as many, at least 0.9", onNomad, locally, onNomad/locally)
 }
@@ -105,7 +113,9 @@ func TestAnIdlePoolAsksNomadForNothing(t *testing.T) {
 	o.await(t, "silence", func() bool { // deployments, health and so on come to an end
 		time.Sleep(10 * time.Second)
 		some, _ := p.Take()
-		return len(some) == 0
+		return !slices.ContainsFunc(some, func(asked string) bool { // but for the lock's
+			return asked != "GET /v1/vars" && asked != "PUT /v1/var/nomad/jobs/"+job+"/duty"
+		})
 	})
 	time.Sleep(during)
 	asked, connections := p.Take()

@@ -43,8 +43,8 @@ func (a *Agent) end() {
 	a.unmount()
 }
 
-// left lists the processes that know the agent's directory: its executors and
-// their tasks.
+// left lists the processes that know the agent's directory: its executors,
+// their tasks, and those that keep the tasks' logs, which have but files of it.
 func (a *Agent) left() []int {
 	var all []int
 	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is good
@@ -53,14 +53,28 @@ func (a *Agent) left() []int {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		for _, name := range []string{"cmdline", "environ"} {
-			if text, err := os.ReadFile(filepath.Join(dir, name)); err == nil && bytes.Contains(text, []byte(a.Dir+"/")) {
-				all = append(all, pid)
-				break
-			}
+		if a.knows(dir) {
+			all = append(all, pid)
 		}
 	}
 	return all
+}
+
+// knows reports whether the process of the directory below /proc has to do with
+// the agent's directory.
+func (a *Agent) knows(process string) bool {
+	for _, name := range []string{"cmdline", "environ"} {
+		if text, err := os.ReadFile(filepath.Join(process, name)); err == nil && bytes.Contains(text, []byte(a.Dir+"/")) {
+			return true
+		}
+	}
+	open, _ := filepath.Glob(filepath.Join(process, "fd", "[0-9]*")) // the pattern is good
+	for _, fd := range open {
+		if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, a.Dir+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // unmount takes away what is mounted below the agent's directory, so that it
