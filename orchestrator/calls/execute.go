@@ -146,19 +146,10 @@ func (c *Carrier) Locate(ctx context.Context, ref pool.Ref) (pool.Lease, error) 
 	if err := c.pools.Lost(ref, slots.ExecutedNever); err != nil {
 		return pool.Lease{}, err
 	}
-	lease := pool.Lease{Slot: slots.Lease{SlotID: ref.SlotID, Token: ref.Token}}
-	c.links.mu.RLock()
-	l := c.links.byID[ref.Container]
-	c.links.mu.RUnlock()
-	if l != nil {
-		lease.Container = l.now.Load().container
-		return lease, nil
-	}
-	for _, v := range c.pools.Containers() {
-		if v.Container.ID == ref.Container {
-			lease.Container = v.Container
-			return lease, nil
-		}
+	// The pools know where it is now, and by which token it is reached; a link
+	// may be older.
+	if known, ok := c.pools.Known(ref.Container); ok {
+		return pool.Lease{Container: known, Slot: slots.Lease{SlotID: ref.SlotID, Token: ref.Token}}, nil
 	}
 	return pool.Lease{}, slots.Errorf(slots.KindSlotLost, "container %.80s is gone", ref.Container).WithExecuted(slots.ExecutedNever)
 }

@@ -246,16 +246,21 @@ func (p *Pools) adopt(known backend.Container) {
 	}
 }
 
-// Draining reports whether the container is to be stopped when its leases have
-// ended, and when it is all the same; the zero time: never, or it is not known.
-func (p *Pools) Draining(container string) (draining bool, deadline time.Time) {
+// Known is what is known of a container now; false: there is no such one.
+func (p *Pools) Known(container string) (backend.Container, bool) {
 	c := p.container(container)
 	if c == nil {
-		return false, time.Time{}
+		return backend.Container{}, false
 	}
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
-	known := c.shown()
+	return c.shown(), true
+}
+
+// Draining reports whether the container is to be stopped when its leases have
+// ended, and when it is all the same; the zero time: never, or it is not known.
+func (p *Pools) Draining(container string) (draining bool, deadline time.Time) {
+	known, _ := p.Known(container)
 	return known.Draining, known.Deadline
 }
 
