@@ -221,8 +221,9 @@ func (a *Agent) Reload() error {
 	return nil
 }
 
-// Run serves until ctx ends, then drains: running calls get their time, then
-// everything ends. It closes the agent.
+// Run serves until ctx ends, then drains: running calls get their time, and
+// leases if Config.DrainLeases says so, then everything ends. It closes the
+// agent.
 func (a *Agent) Run(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -239,8 +240,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	select {
 	case <-ctx.Done():
-		a.logger.Info("draining", "timeout", a.config.DrainTimeout.String())
+		a.logger.Info("draining", "timeout", a.config.DrainTimeout.String(), "leases", a.config.DrainLeases)
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.config.DrainTimeout)
+		if a.config.DrainLeases {
+			a.keeper.Retire(drain)
+		}
 		if err := a.keeper.Drain(drain); err != nil {
 			a.logger.Warn("drained with force", "error", err)
 		}

@@ -33,6 +33,7 @@ type Config struct {
 	DefaultTimeout time.Duration
 	MaxTimeout     time.Duration
 	DrainTimeout   time.Duration
+	DrainLeases    bool // SIGTERM waits for leases as well
 	Limits         slots.Limits
 	Disk           sandbox.DiskBackend
 	OutputLimit    int64
@@ -86,6 +87,7 @@ func settings(environ []string) []setting {
 		{"default-timeout", "30s", "timeout of a call that names none", duration(func(c *Config) *time.Duration { return &c.DefaultTimeout })},
 		{"max-timeout", "3600s", "longest timeout that a call may name", duration(func(c *Config) *time.Duration { return &c.MaxTimeout })},
 		{"drain-timeout", "30s", "how long running calls may take to end after SIGTERM", duration(func(c *Config) *time.Duration { return &c.DrainTimeout })},
+		{"drain-leases", "off", "on: leased slots are served on for as long, until their leases end; off: leases go on with the next start on the same --data-dir", onOff(func(c *Config) *bool { return &c.DrainLeases }, "on", "off")},
 		{"memory", "0", "memory of one slot; 0: no limit (needs cgroups)", size(func(c *Config) *int64 { return &c.Limits.MemoryBytes })},
 		{"pids", "512", "processes and threads of one slot", size(func(c *Config) *int64 { return &c.Limits.Pids })},
 		{"cpus", "0", "CPUs of one slot; 0: no limit (needs cgroups)", number(func(c *Config) *float64 { return &c.Limits.CPUs })},

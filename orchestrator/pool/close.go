@@ -20,8 +20,8 @@ import (
 // container. It is for good, also when it began because the machine was
 // drained and that was taken back: somebody may be about to stop it.
 const (
-	labelClosing = ownPrefix + "closing" // the slot is kept from everybody
-	closer       = "berth.closing"       // stands for the trajectory of such a lease
+	labelClosing = api.LabelClosing // the slot is kept from everybody
+	closer       = "berth.closing"  // stands for the trajectory of such a lease
 	closingTTL   = 10 * time.Minute
 )
 

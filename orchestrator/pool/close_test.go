@@ -87,6 +87,33 @@ func TestAMachineThatIsDrainedGetsNoLeaseAndKeepsThoseItHas(t *testing.T) {
 	})
 }
 
+func TestHoldersHearFromTheContainerItselfUntilWhenItServesThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		one := f.add("a", "t", 2)
+		p := open(t, f, pool.Config{})
+		held := acquire(t, p, "x")
+		by := time.Now().Add(25 * time.Second)
+		one.set(func() { one.drains, one.drainsBy = true, by })
+		pass(2 * time.Second)
+		renewed, err := p.Renew(t.Context(), held.Ref(), 0)
+		require.NoError(t, err)
+		assert.True(t, renewed.Container.Draining)
+		assert.WithinDuration(t, by, renewed.Container.Deadline, 0)
+		f.drain("a", true, by.Add(-time.Second))
+		pass(time.Millisecond)
+		_, deadline := p.Draining("a")
+		assert.WithinDuration(t, by.Add(-time.Second), deadline, 0, "the first of all deadlines")
+		f.drain("a", true, by.Add(time.Minute))
+		pass(time.Millisecond)
+		_, deadline = p.Draining("a")
+		assert.WithinDuration(t, by, deadline, 0)
+		_, err = p.Acquire(t.Context(), pool.Request{Template: "t", Trajectory: "z"})
+		assert.Equal(t, slots.KindPoolExhausted, kind(err))
+		assert.Empty(t, f.ended(), "it has a lease")
+	})
+}
+
 func TestADrainOfAMachineThatIsTakenBackGoesOnOnceSlotsWereTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet()

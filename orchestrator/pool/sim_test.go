@@ -141,19 +141,20 @@ func (f *fleet) connect(known backend.Container) (pool.Remote, error) {
 // container is one simulated sandboxd. It keeps the rules of slots.Tenancy, as
 // the real one does.
 type container struct {
-	mu      sync.Mutex
-	known   backend.Container
-	slots   []*simSlot
-	dead    bool                     // gone for good
-	cut     bool                     // nobody reaches it
-	takes   time.Duration            // of each answer
-	lag     map[string]time.Duration // from an operation to its answer
-	resets  time.Duration            // of a reset
-	dirty   bool                     // resets fail
-	drains  bool                     // says that it is shutting down
-	mute    func() bool              // whether to lose the answer of a request that was carried out
-	refused error                    // what AcquireAny answers, if not nil
-	calls   map[string]int
+	mu       sync.Mutex
+	known    backend.Container
+	slots    []*simSlot
+	dead     bool                     // gone for good
+	cut      bool                     // nobody reaches it
+	takes    time.Duration            // of each answer
+	lag      map[string]time.Duration // from an operation to its answer
+	resets   time.Duration            // of a reset
+	dirty    bool                     // resets fail
+	drains   bool                     // says that it is shutting down
+	drainsBy time.Time                // and until when it serves leases
+	mute     func() bool              // whether to lose the answer of a request that was carried out
+	refused  error                    // what AcquireAny answers, if not nil
+	calls    map[string]int
 }
 
 type simSlot struct {
@@ -375,7 +376,7 @@ func (c *container) Health(ctx context.Context) (api.Health, error) {
 	return answer(ctx, c, "health", func(time.Time) (api.Health, error) {
 		h := api.Health{Status: api.HealthOK, Slots: len(c.slots)}
 		if c.drains {
-			h.Status = "draining"
+			h.Status, h.DrainDeadline = "draining", c.drainsBy
 		}
 		for _, s := range c.slots {
 			if s.tenancy.Lease != nil {

@@ -34,6 +34,7 @@ type container struct {
 	seen     time.Time // last answer
 	readAt   time.Time // last full reading; zero: none
 	closing  bool      // it says that it is shutting down
+	closesAt time.Time // and until when it serves leases; zero: it does not say
 	cordoned bool
 	draining bool
 	cutAt    time.Time // when a drain stops waiting for leases; zero: never
@@ -125,11 +126,22 @@ func (c *container) leaving() bool { return c.draining || c.known.Draining }
 // shown is the container with what is known here of its end.
 func (c *container) shown() backend.Container {
 	known := c.known
-	known.Draining = c.leaving()
-	if c.draining && !c.cutAt.IsZero() && (known.Deadline.IsZero() || c.cutAt.Before(known.Deadline)) {
-		known.Deadline = c.cutAt
+	known.Draining = c.leaving() || c.closing
+	if c.draining {
+		known.Deadline = sooner(known.Deadline, c.cutAt)
+	}
+	if c.closing {
+		known.Deadline = sooner(known.Deadline, c.closesAt)
 	}
 	return known
+}
+
+// sooner is the earlier of two times, where zero is none.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // room is how many leases the container could be asked for now.

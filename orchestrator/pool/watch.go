@@ -97,7 +97,7 @@ func (c *container) probe(ctx context.Context) {
 			return
 		}
 	}
-	p.answered(c, health.Status == statusDraining, list, began)
+	p.answered(c, health, list, began)
 }
 
 // dueLocked reports whether the slots are to be read: our view is old, or does
@@ -123,9 +123,9 @@ func (c *container) dueLocked(h api.Health) bool {
 }
 
 // answered notes that the container is well, with its slots if they were read.
-func (p *pool) answered(c *container, closing bool, list []api.Slot, began uint64) {
+func (p *pool) answered(c *container, health api.Health, list []api.Slot, began uint64) {
 	p.mu.Lock()
-	c.closing = closing
+	c.closing, c.closesAt = health.Status == statusDraining, health.DrainDeadline
 	now := time.Now()
 	back := c.silent
 	c.misses, c.misread, c.silent, c.seen = 0, nil, false, now

@@ -1,6 +1,10 @@
 package api
 
-import "berth/slots"
+import (
+	"time"
+
+	"berth/slots"
+)
 
 // HealthOK is the Status of a container that takes work. Clients of the
 // reference treat every other word as unhealthy.
@@ -20,7 +24,13 @@ type Health struct {
 	Isolation   slots.Isolation `json:"isolation"`
 	Version     string          `json:"version"`
 	UptimeS     float64         `json:"uptime_s"`
+
+	DrainDeadline time.Time `json:"drain_deadline,omitzero"` // of one that drains: when what is left in it is ended
 }
+
+// LabelClosing is the label of a lease that nobody uses: it keeps the slot from
+// everybody else. A drain does not wait for it.
+const LabelClosing = "berth.closing"
 
 // Slots is the answer of GET /slots, in the order of the slots' numbers.
 type Slots struct {

@@ -35,6 +35,9 @@ func (k *Keeper) Health() api.Health {
 	switch {
 	case k.draining.Load():
 		h.Status = "draining"
+		if by := k.deadline.Load(); by != nil {
+			h.DrainDeadline = *by
+		}
 	case starting > 0:
 		h.Status = "starting"
 	case h.Quarantined == h.Slots:

@@ -107,6 +107,8 @@ type Keeper struct {
 	ctx      context.Context         //nolint:containedctx // of what runs in slots, whoever asked for it
 	cancel   context.CancelCauseFunc // ends it: slots must be left as they are
 	draining atomic.Bool
+	deadline atomic.Pointer[time.Time] // of the drain that is under way; nil: there is none
+	over     chan struct{}             // has room for one: a lease has ended
 	runners  sync.WaitGroup
 	drained  func() error // once: close what the runners have left
 }
@@ -130,7 +132,7 @@ func New(deps Deps, cfg Config) (*Keeper, error) {
 	}
 	k := &Keeper{
 		Deps: deps, cfg: cfg, log: deps.Logger.Named("keeper"),
-		byID: make(map[string]*slot, cfg.Slots), started: time.Now(),
+		byID: make(map[string]*slot, cfg.Slots), started: time.Now(), over: make(chan struct{}, 1),
 	}
 	k.counts.executions = map[Ending]uint64{}
 	k.drained = sync.OnceValue(k.closeSandboxes)
@@ -195,13 +197,43 @@ func errDraining() *slots.Error {
 	return slots.Errorf(slots.KindDraining, "container is shutting down")
 }
 
+// Retire gives no new leases, and serves those that hold until each has ended:
+// only then its slot takes no more work. It returns when none is left, or when
+// ctx ends; leases that keep slots from everybody are not waited for. Drain is
+// to follow, with the same ctx.
+func (k *Keeper) Retire(ctx context.Context) {
+	k.announce(ctx)
+	for {
+		left := false
+		for _, s := range k.slots {
+			left = s.retire() || left
+		}
+		if !left {
+			return
+		}
+		select {
+		case <-k.over:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// announce says from now on that the keeper drains, and until when.
+func (k *Keeper) announce(ctx context.Context) {
+	if by, ok := ctx.Deadline(); ok {
+		k.deadline.Store(&by)
+	}
+	k.draining.Store(true)
+}
+
 // Drain refuses new work and what still waits, gives what runs until ctx
 // ends, then ends it, and closes the slots. Leases stay on record for the
 // next start. It returns when nothing of the keeper runs any more; the error
 // is that of closing, or ctx's when work had to be cut short. It may be called
 // again, to shorten the time that an earlier call gave.
 func (k *Keeper) Drain(ctx context.Context) error {
-	k.draining.Store(true)
+	k.announce(ctx)
 	for _, s := range k.slots {
 		s.drain()
 	}

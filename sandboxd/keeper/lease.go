@@ -57,13 +57,13 @@ func (s *slot) free() bool {
 }
 
 func (s *slot) idleLocked() bool {
-	return !s.draining && s.state == slots.StateAvailable && s.reset == nil && len(s.queue) == 0 && len(s.ops) == 0
+	return !s.draining && !s.k.draining.Load() && s.state == slots.StateAvailable && s.reset == nil && len(s.queue) == 0 && len(s.ops) == 0
 }
 
 func (s *slot) acquire(want api.LeaseRequest, ttl time.Duration) (slots.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.draining {
+	if s.draining || s.k.draining.Load() {
 		return slots.Lease{}, errDraining()
 	}
 	if err := s.quarantineErrorLocked(); err != nil {
@@ -171,6 +171,7 @@ func (s *slot) releaseLocked(token uint64, resetDue bool) error {
 	}
 	s.proof = slots.Receipt{}
 	s.armLocked()
+	s.k.leaseEnded()
 	return nil
 }
 
@@ -248,5 +249,14 @@ func (s *slot) endLeaseLocked() error {
 	s.record.Tenancy.Lease = nil
 	s.record.ResetDue = true
 	s.proof = slots.Receipt{}
+	s.k.leaseEnded()
 	return s.saveLocked()
+}
+
+// leaseEnded lets Retire look. It never blocks.
+func (k *Keeper) leaseEnded() {
+	select {
+	case k.over <- struct{}{}:
+	default:
+	}
 }

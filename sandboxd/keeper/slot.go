@@ -197,7 +197,7 @@ func (s *slot) quarantineErrorLocked() error {
 // usableLocked says why the slot takes no call with the token, nil when it
 // takes it.
 func (s *slot) usableLocked(token *uint64) error {
-	if s.draining {
+	if s.draining || s.retiredLocked() {
 		return errDraining()
 	}
 	if err := s.quarantineErrorLocked(); err != nil {
@@ -276,6 +276,24 @@ func (s *slot) refuseAll(jobs []*job, cause error) {
 	for _, j := range jobs {
 		s.k.refuse(s, j, cause)
 	}
+}
+
+// retire drains the slot, unless somebody has a lease of it.
+func (s *slot) retire() (leased bool) {
+	s.mu.Lock()
+	retired := s.retiredLocked()
+	s.mu.Unlock()
+	if retired {
+		s.drain()
+	}
+	return !retired
+}
+
+// retiredLocked reports whether the keeper drains and nobody has a lease of
+// the slot: none is given any more.
+func (s *slot) retiredLocked() bool {
+	l := s.record.Tenancy.Lease
+	return s.k.draining.Load() && (l == nil || l.Labels[api.LabelClosing] != "" || s.record.Tenancy.Expired(time.Now()))
 }
 
 // drain lets the slot take no more work.
