@@ -307,15 +307,20 @@ func (p *pool) heldLocked(path string) map[string]string {
 }
 
 // needLocked is how high the count has to be: above all that is claimed and
-// not to end, and enough for the starts that wait.
+// not to end, and enough for the starts that wait. What Nomad was told to stop
+// or to move it does not count any more, and has another one in its place.
 func (p *pool) needLocked() int {
 	top, n := 0, len(p.waiting)
 	for _, c := range p.b.all {
 		if c.pool != p || !c.up || !c.stopped.IsZero() {
 			continue
 		}
+		a := p.allocs[c.alloc]
+		if a != nil && (a.moves || !a.counted()) {
+			continue
+		}
 		n++
-		if a := p.allocs[c.alloc]; a != nil {
+		if a != nil {
 			top = max(top, a.index+1)
 		}
 	}
@@ -342,6 +347,7 @@ func (p *pool) planLocked(now time.Time) plan {
 		}
 		patient := c.stopped.Add(p.b.config.Blocked).Sub(now)
 		switch {
+		case !c.told && !a.counted(): // it ends without us
 		case c.told && (!a.counted() || patient > 0):
 			wait(patient)
 		case c.told, a.index < out.need, patient <= 0:

@@ -80,6 +80,27 @@ func TestTheCountFallsFromTheTopOnly(t *testing.T) {
 	assert.Len(t, list(t, b), 2)
 }
 
+func TestWhatNomadReplacesByItselfRaisesNoCount(t *testing.T) {
+	d := newDouble(t)
+	b := open(t, d.config(t))
+	start(t, b, "c-0", "c-1")
+	d.do(func() {
+		d.stopping, d.starting = time.Hour, 200*time.Millisecond
+		for _, a := range d.counted(job) {
+			if at(a) == 0 {
+				d.stop(a) // as an operator does; it has leases, and takes its time
+			}
+		}
+		d.schedule(job)
+	})
+	require.Eventually(t, func() bool { return list(t, b)[0].Draining }, patience, time.Millisecond)
+	fresh := start(t, b, "c-2")[0]
+	assert.Zero(t, fresh.Rank, "it is what has come in its place")
+	assert.Equal(t, 2, d.count())
+	assert.Equal(t, 0, d.asked("PUT allocation"))
+	assert.Len(t, list(t, b), 3)
+}
+
 func TestWhatNobodyClaimsIsGivenBackAfterAWhile(t *testing.T) {
 	d := newDouble(t)
 	c := d.config(t)
