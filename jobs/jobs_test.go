@@ -214,7 +214,11 @@ func TestSandboxdTakesTheSettingsOfTheJob(t *testing.T) {
 			assert.False(t, config.Network)
 			assert.Equal(t, template.Isolation, config.Require.String())
 			assert.Greater(t, *one.KillTimeout, config.DrainTimeout, "what drains is not killed")
+			assert.Equal(t, one.ShutdownDelay+template.Drain, template.Ending(), "until then leases are served")
 		}
+		assert.True(t, config.DrainLeases, "they go with the allocation")
+		assert.Empty(t, job.TaskGroups[0].Services, "a client that is started again ends tasks whose group's services it cannot register")
+		assert.Len(t, one.Services, 1)
 	}
 }
 

@@ -48,9 +48,7 @@ func Sandboxd(t Template) (*api.Job, error) {
 		},
 		Spreads:       []*api.Spread{{Attribute: "${node.unique.id}", Weight: new(int8(100))}},
 		EphemeralDisk: &api.EphemeralDisk{SizeMB: &t.DiskMB},
-		ShutdownDelay: new(shutdownDelay),
 		Constraints:   constraints(t),
-		Services:      []*api.Service{service(t.Job)},
 		Tasks:         []*api.Task{task(t)},
 	}
 	job.TaskGroups = []*api.TaskGroup{group}
@@ -65,10 +63,11 @@ const (
 	killMargin    = 5 * time.Second
 )
 
-// Ending is how long after it was told to stop a container ends at the latest.
+// Ending is for how long after it was told to stop a container serves the
+// leases that it has, at least.
 func (t Template) Ending() time.Duration {
 	or(&t.Drain, defaultDrain)
-	return shutdownDelay + t.Drain + killMargin
+	return shutdownDelay + t.Drain
 }
 
 // blank is what all jobs begin with.
@@ -120,8 +119,12 @@ func service(name string) *api.Service {
 // task is the sandboxd of a container.
 func task(t Template) *api.Task {
 	one := &api.Task{
-		Name: Group, Driver: string(t.Driver), KillTimeout: new(t.Drain + killMargin), KillSignal: "SIGTERM",
-		Env: environment(t), Config: config(t), Templates: secrets(t),
+		Name: Group, Driver: string(t.Driver), KillTimeout: new(t.Drain + killMargin), KillSignal: "SIGTERM", ShutdownDelay: shutdownDelay,
+		// The service is the task's, not the group's: a client that is started again
+		// registers a group's before it takes up its tasks, and kills them when no
+		// server takes the registration at that moment.
+		Services: []*api.Service{service(t.Job)},
+		Env:      environment(t), Config: config(t), Templates: secrets(t),
 		Resources: &api.Resources{MemoryMB: &t.MemoryMB, MemoryMaxMB: &t.MemoryMaxMB},
 		LogConfig: &api.LogConfig{MaxFiles: new(3), MaxFileSizeMB: new(10)},
 	}
@@ -162,6 +165,7 @@ func environment(t Template) map[string]string {
 		"SANDBOXD_NETWORK":       map[bool]string{true: "off", false: "on"}[t.NoNetwork],
 		"SANDBOXD_MAX_TIMEOUT":   seconds(t.Longest),
 		"SANDBOXD_DRAIN_TIMEOUT": seconds(t.Drain),
+		"SANDBOXD_DRAIN_LEASES":  "on", // they go with the allocation
 		"SANDBOXD_PIDS":          strconv.FormatInt(t.SlotPids, 10),
 		"SANDBOXD_MEMORY":        strconv.FormatInt(t.SlotMemory, 10),
 		"SANDBOXD_DISK":          strconv.FormatInt(t.SlotDisk, 10),

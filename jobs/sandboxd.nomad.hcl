@@ -48,8 +48,6 @@ job "berth-default" {
 
   group "sandboxd" {
     count = var.count
-    # It is taken out of the service first, then it is told to end.
-    shutdown_delay = "2s"
 
     constraint {
       attribute = "${attr.kernel.name}"
@@ -65,10 +63,12 @@ job "berth-default" {
 
     task "sandboxd" {
       driver = "docker"
-      # Running work ends first. A client allows 30 s unless its max_kill_timeout
-      # says more.
+      # Leases end first, or have SANDBOXD_DRAIN_TIMEOUT. A client allows 30 s
+      # unless its max_kill_timeout says more.
       kill_timeout = "30s"
-      kill_signal  = "SIGTERM"
+      # It is taken out of the service first, then it is told to end.
+      shutdown_delay = "2s"
+      kill_signal    = "SIGTERM"
 
       config {
         args            = ["serve"]
@@ -95,6 +95,7 @@ job "berth-default" {
       env {
         SANDBOXD_CPUS          = "0"
         SANDBOXD_DISK          = "0"
+        SANDBOXD_DRAIN_LEASES  = "on"
         SANDBOXD_DRAIN_TIMEOUT = "25s"
         SANDBOXD_LISTEN        = "0.0.0.0:${NOMAD_PORT_http}"
         SANDBOXD_LOG_JSON      = "true"
@@ -104,6 +105,36 @@ job "berth-default" {
         SANDBOXD_PIDS          = "512"
         SANDBOXD_SLOTS         = var.slots
         SANDBOXD_TOKEN_FILE    = "${NOMAD_SECRETS_DIR}/token"
+      }
+
+      # A container that drains is alive, and not ready. The service is the task's:
+      # a group's is registered before a client that was started again takes up its
+      # tasks, and it kills them when no server takes the registration then.
+      service {
+        name     = "berth-default"
+        port     = "http"
+        provider = "nomad"
+
+        check {
+          name     = "alive"
+          type     = "http"
+          path     = "/livez"
+          interval = "10s"
+          timeout  = "5s"
+
+          check_restart {
+            limit = 6
+            grace = "1m"
+          }
+        }
+
+        check {
+          name     = "ready"
+          type     = "http"
+          path     = "/readyz"
+          interval = "2s"
+          timeout  = "2s"
+        }
       }
 
       resources {
@@ -192,34 +223,6 @@ job "berth-default" {
 
     network {
       port "http" {
-      }
-    }
-
-    # A container that drains is alive, and not ready.
-    service {
-      name     = "berth-default"
-      port     = "http"
-      provider = "nomad"
-
-      check {
-        name     = "alive"
-        type     = "http"
-        path     = "/livez"
-        interval = "10s"
-        timeout  = "5s"
-
-        check_restart {
-          limit = 6
-          grace = "1m"
-        }
-      }
-
-      check {
-        name     = "ready"
-        type     = "http"
-        path     = "/readyz"
-        interval = "2s"
-        timeout  = "2s"
       }
     }
   }
