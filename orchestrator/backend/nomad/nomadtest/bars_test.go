@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -36,12 +35,7 @@ func TestAQueueHasAContainerStartedSoon(t *testing.T) {
 	o.settled(t, 1)
 	_, err := o.Acquire(t.Context(), poolapi.LeaseRequest{Trajectory: "first", TTLSeconds: 600, WaitS: 60})
 	require.NoError(t, err)
-	said := func() int {
-		text, err := os.ReadFile(o.log)
-		require.NoError(t, err)
-		return strings.Count(string(text), "job scaled")
-	}
-	before := said()
+	before := o.said(t, "job scaled")
 	begun := time.Now()
 	leased := make(chan error, 1)
 	go func() { // waited for below
@@ -51,7 +45,7 @@ func TestAQueueHasAContainerStartedSoon(t *testing.T) {
 	var decided time.Duration
 	o.await(t, "a decision", func() bool {
 		decided = time.Since(begun)
-		return said() > before
+		return o.said(t, "job scaled") > before
 	})
 	require.NoError(t, <-leased)
 	took := time.Since(begun)

@@ -11,18 +11,24 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 )
 
 // ending is how long an agent and its tasks have to end in order.
 const ending = 60 * time.Second
 
-// end stops the agent in order, which drains its node, and then whatever is
-// left of it.
+// clearing is how long tasks have to end in order before their agent does.
+const clearing = 5 * time.Second
+
+// end takes the jobs away, stops the agent in order, which drains its node, and
+// then whatever is left of it.
 func (a *Agent) end() {
 	a.mu.Lock()
 	cmd, exited := a.cmd, a.exited
 	a.mu.Unlock()
 	if cmd != nil {
+		a.clear(cmd.Process.Pid)
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		select {
 		case <-exited:
@@ -41,6 +47,22 @@ func (a *Agent) end() {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 	}
 	a.unmount()
+}
+
+// clear takes all jobs away and waits a little for their tasks.
+func (a *Agent) clear(agent int) {
+	all, _, err := a.Client.Jobs().List(nil)
+	if err != nil {
+		return // it is down, or wants a token
+	}
+	for _, job := range all {
+		_, _, _ = a.Client.Jobs().DeregisterOpts(job.ID, &api.DeregisterOptions{Purge: true, NoShutdownDelay: true}, nil) // the rest tells
+	}
+	for deadline := time.Now().Add(clearing); time.Now().Before(deadline); <-time.After(4 * look) {
+		if left := a.left(); len(left) == 0 || len(left) == 1 && left[0] == agent {
+			return
+		}
+	}
 }
 
 // left lists the processes that know the agent's directory: its executors,

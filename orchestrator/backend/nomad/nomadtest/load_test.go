@@ -162,14 +162,11 @@ func (l *load) end(t *testing.T) []loss {
 	return l.losses
 }
 
-// harmless asserts that leases were lost in these containers only, and that no
-// call was cut that had begun: those that come too late are refused.
-func harmless(t *testing.T, losses []loss, containers ...string) {
+// harmless asserts that no lease was lost.
+func harmless(t *testing.T, losses []loss) {
 	t.Helper()
 	for _, one := range losses {
-		assert.Contains(t, containers, one.container, "%s", one.words)
-		assert.Contains(t, []slots.Kind{slots.KindDraining, slots.KindSlotLost, slots.KindNotFound}, one.kind, "%v: %s", one.at, one.words)
-		t.Logf("%s: %s", one.at.Format(time.TimeOnly), one.words)
+		assert.Fail(t, "a lease was lost", "%s in %s: %v: %s", one.at.Format(time.TimeOnly), one.container, one.kind, one.words)
 	}
 }
 

@@ -114,6 +114,21 @@ func serveOn(t *testing.T, dir string, args []string, environ ...string) *orches
 	return o
 }
 
+// kill ends the orchestrator at once, as a crash does.
+func (o *orchestrator) kill(t *testing.T) {
+	t.Helper()
+	require.NoError(t, o.cmd.Process.Kill())
+	_ = o.cmd.Wait() // says that it was killed
+}
+
+// said counts what the orchestrator has logged.
+func (o *orchestrator) said(t *testing.T, words string) int {
+	t.Helper()
+	text, err := os.ReadFile(o.log)
+	require.NoError(t, err)
+	return strings.Count(string(text), words)
+}
+
 // end ends the orchestrator in order. What it ran on Nomad goes on.
 func (o *orchestrator) end(t *testing.T) {
 	t.Helper()
