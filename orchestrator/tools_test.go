@@ -170,3 +170,31 @@ func TestATokenOfOneOrganizationReachesNothingOfAnother(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// TestASlotIsMadePristineForAnotherOrganization has one organization leave all
+// that it can in the only slot there is, and the next one look for it.
+func TestASlotIsMadePristineForAnotherOrganization(t *testing.T) {
+	i := start(t, sandboxtest.DataDir(t), "--containers", "1", "--slots", "1")
+	c := i.connect(i.url, trainerToken)
+	run := func(organization, body string) poolapi.ToolResult {
+		t.Helper()
+		r, err := c.Organization(organization).RunTool(t.Context(), poolapi.ToolRun{
+			Tool: poolapi.Tool{Name: "f", SourceType: "python", SourceCode: "import os, sys\ndef f():\n" + body}, Env: map[string]*string{"OF": &organization},
+		})
+		require.NoError(t, err)
+		require.Equal(t, "success", r.Status, "%s", r.Text)
+		return r
+	}
+	const leave = "    open('left', 'w').close()\n    open('/tmp/left', 'w').close()\n    sys.modules['left'] = sys\n    return os.getppid()"
+	const look = "    return [os.path.exists('left'), os.path.exists('/tmp/left'), 'left' in sys.modules, os.environ['OF']]"
+	first := run("acme", leave)
+	again := run("acme", look)
+	assert.True(t, again.Sandbox.Reused)
+	assert.JSONEq(t, `[true,true,false,"acme"]`, string(again.FuncReturn), "its files are kept for its next run, and nothing of the process is")
+	for _, organization := range []string{"globex", "acme"} {
+		other := run(organization, look)
+		assert.Equal(t, first.Sandbox.SlotID, other.Sandbox.SlotID)
+		assert.False(t, other.Sandbox.Reused)
+		assert.JSONEq(t, `[false,false,false,"`+organization+`"]`, string(other.FuncReturn))
+	}
+}

@@ -33,6 +33,8 @@ type fleet struct {
 	released int
 	calls    []api.FunctionArgs
 	ensured  []api.EnvironmentSpec
+	anew     []bool // whether each was to be built anew
+	sent     []api.Call
 	failure  *api.EnvironmentFailure
 	fail     func(lease pool.Lease) error // of a call
 	gate     chan struct{}                // a call waits for it
@@ -99,7 +101,7 @@ func (f *fleet) Do(_ context.Context, lease pool.Lease, call dispatch.Call) (dis
 		f.mu.Unlock()
 		return dispatch.Answer{}, err
 	}
-	f.calls = append(f.calls, args)
+	f.calls, f.sent = append(f.calls, args), append(f.sent, call.Call)
 	f.mu.Unlock()
 	if gate != nil {
 		<-gate
@@ -112,10 +114,10 @@ func (f *fleet) Do(_ context.Context, lease pool.Lease, call dispatch.Call) (dis
 	return dispatch.Answer{Result: api.Result{Function: json.RawMessage(`{"status":"success","func_return":123456789012345678901234567890,"text":"1","stdout":[],"stderr":[]}`)}}, nil
 }
 
-func (f *fleet) Ensure(_ context.Context, _ pool.Lease, spec api.EnvironmentSpec, _ bool) (api.EnvironmentResult, error) {
+func (f *fleet) Ensure(_ context.Context, _ pool.Lease, spec api.EnvironmentSpec, anew bool) (api.EnvironmentResult, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ensured = append(f.ensured, spec)
+	f.ensured, f.anew = append(f.ensured, spec), append(f.anew, anew)
 	return api.EnvironmentResult{Failure: f.failure}, nil
 }
 

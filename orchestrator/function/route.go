@@ -46,7 +46,7 @@ func (r *Runner) route(ctx context.Context, organization string, asked *poolapi.
 		return route{}, err
 	}
 	of := poolapi.SandboxIsolated
-	if owner.PrivilegedTools && named.Type != poolapi.SandboxIsolated || r.config.Isolated == nil && owner.PrivilegedTools {
+	if owner.PrivilegedTools && named.Type != poolapi.SandboxIsolated {
 		of = poolapi.SandboxLocal
 	}
 	place, err := r.place(ctx, of, organization)
