@@ -59,3 +59,13 @@ func (h *Host) SpawnerPID() int {
 
 // Settle waits for what goes on behind resets.
 func (h *Host) Settle() { h.disposal.Wait() }
+
+// Primed counts the processes that wait for a job of the interpreter.
+func (s *Sandbox) Primed(key string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.warm["primed "+key]; l != nil {
+		return len(l.waiting)
+	}
+	return 0
+}

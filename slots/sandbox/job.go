@@ -27,7 +27,8 @@ type Interpreter struct {
 	// Once is the command of a process that does one job: it comes on
 	// descriptor 4, and its result goes to descriptor 3.
 	Once []string
-	// Primed has the next process for one job started after each one.
+	// Primed has the next process for one job started after each one, and more
+	// than one while jobs come quickly.
 	Primed bool
 }
 
@@ -195,7 +196,11 @@ func (p *primed) reads() bool {
 // once has a process of its own do the job: one that stood ready, unless that
 // ended before it began.
 func (s *Sandbox) once(ctx context.Context, i *instance, j Job) (slots.Exit, JobState, error) {
-	if p := s.takePrimed(i, j.Interpreter.Key); p != nil {
+	var p *primed
+	if j.Interpreter.Primed {
+		p = s.takePrimed(i, j.Interpreter.Key)
+	}
+	if p != nil {
 		exit, taken, err := p.run(ctx, j, true)
 		if taken || ctx.Err() != nil || errors.Is(err, holder.ErrGone) {
 			return s.ended(i, j, exit, JobState{Warm: true}, err)
@@ -209,8 +214,8 @@ func (s *Sandbox) once(ctx context.Context, i *instance, j Job) (slots.Exit, Job
 	return s.ended(i, j, exit, JobState{}, err)
 }
 
-// ended is the answer of a process of its own. The next one is started behind
-// it.
+// ended is the answer of a process of its own. The next ones are started behind
+// it, when nothing of the job is left that could meddle with them.
 func (s *Sandbox) ended(i *instance, j Job, exit slots.Exit, state JobState, err error) (slots.Exit, JobState, error) {
 	if errors.Is(err, holder.ErrGone) && i.oomed() {
 		return slots.Exit{Outcome: slots.OutcomeOOMKilled, Code: 128 + int(unix.SIGKILL), Signal: "SIGKILL", OOMKilled: true}, state, nil
@@ -219,9 +224,7 @@ func (s *Sandbox) ended(i *instance, j Job, exit slots.Exit, state JobState, err
 		return slots.Exit{}, state, i.translate(err)
 	}
 	if j.Interpreter.Primed {
-		if next, err := i.prime(j.Interpreter); err == nil {
-			s.givePrimed(j.Interpreter.Key, next)
-		}
+		s.primeMore(i, j.Interpreter)
 	}
 	return i.withLimits(exit), state, nil
 }

@@ -18,6 +18,7 @@ import (
 var jobExamples = []example{
 	{"a job goes to a process of its own", jobOnce},
 	{"a process that stands ready is used and replaced", jobPrimed},
+	{"more than one stand ready while jobs come quickly", jobsInAHurry},
 	{"a server that takes no job is replaced by a process", jobWithoutServer},
 	{"a job ends with its result, and with its context", jobEnds},
 }
@@ -106,6 +107,27 @@ func jobPrimed(t *testing.T, x fixture) {
 	assert.Equal(t, "Tsource|job", got, "one that was killed is replaced")
 }
 
+func jobsInAHurry(t *testing.T, x fixture) {
+	m := marker()
+	n := once("")
+	n.Key, n.Once, n.Primed = m, append(n.Once, m), true
+	// Each comes before the last one's successor is sure to be ready, unless
+	// this machine has much to do.
+	waiting := func() int {
+		job(t, x, n, patient)
+		return x.s.Primed(m)
+	}
+	require.Eventually(t, func() bool { return waiting() > 1 }, patient, time.Millisecond)
+	for range 20 {
+		assert.LessOrEqual(t, waiting(), 4)
+	}
+	output(t, x.s, "true; sleep 0.01 &") // spares them all
+	requireAlive(t, m)
+	_, err := x.s.Reset(t.Context())
+	require.NoError(t, err)
+	requireGone(t, m)
+}
+
 func jobWithoutServer(t *testing.T, x fixture) {
 	for _, program := range []string{"no-such-program", "/no/such/program", "true", "false", "head -c 1000 /dev/zero >&3; sleep 600", "head -c 21 /dev/zero >&3; sleep 600"} {
 		n := once("")
@@ -140,6 +162,19 @@ func jobEnds(t *testing.T, x fixture) {
 	assert.Equal(t, slots.OutcomeExited, exit.Outcome, "what comes after the result does not count")
 	assert.Equal(t, 0, exit.Code)
 	requireGone(t, m)
+}
+
+func TestASmallSlotHasOneProcessThatWaits(t *testing.T) {
+	t.Parallel()
+	h := openHost(t, func(c *sandbox.Config) { atLevel(slots.LevelNS)(c); c.Limits.MemoryBytes = 100 << 20 })
+	x := fixture{h, open(t, h, "slot_0"), h.Isolation().Level}
+	m := marker()
+	n := once("")
+	n.Once, n.Primed = append(n.Once, m), true
+	for range 10 {
+		job(t, x, n, patient)
+		assert.Equal(t, 1, x.s.Primed(n.Key))
+	}
 }
 
 func TestAnInterpreterThatIdlesIsEnded(t *testing.T) {

@@ -27,7 +27,7 @@ type Sandbox struct {
 	spare       chan *instance // receives one instance, or is closed when none could be made
 	generation  uint64
 	shell       *shell
-	warm        map[string]*warm // processes that wait for a job
+	warm        map[string]*line // processes that wait for a job, by interpreter
 	revival     chan struct{}    // not nil while a dead holder is being replaced
 	closed      bool
 }

@@ -1,13 +1,25 @@
 package sandbox
 
 import (
-	"maps"
 	"slices"
 	"time"
 )
 
-// warmMost is how many interpreters of one sandbox have processes that wait.
-const warmMost = 4
+const (
+	// warmMost is how many interpreters of one sandbox have processes that wait.
+	warmMost = 4
+	// primedMost is how many processes of one interpreter wait while jobs come
+	// quickly, if the slot has primedMemory bytes and primedPids processes and
+	// threads for each.
+	primedMost   = 4
+	primedMemory = 256 << 20
+	primedPids   = 64
+	// quickly is how soon after the last one a job comes before a process that
+	// was started behind that one is sure to be ready.
+	quickly = 500 * time.Millisecond
+	// crowdIdle is how long more than one of them wait in vain.
+	crowdIdle = 10 * time.Second
+)
 
 // warm is a process that waits for a job: a server, or a primed one.
 type warm struct {
@@ -43,67 +55,105 @@ func (w *warm) alive() bool {
 	return w.primed.reads()
 }
 
-// takeWarm takes the process that waits under the key, if it is the instance's.
-func (s *Sandbox) takeWarm(i *instance, key string) *warm {
-	s.mu.Lock()
-	w := s.warm[key]
-	delete(s.warm, key)
-	s.mu.Unlock()
-	if w == nil {
-		return nil
-	}
-	w.retire.Stop()
-	if w.in() != i || !w.alive() {
-		w.end()
-		return nil
-	}
-	return w
+// line is what waits for the jobs of one interpreter, the first to go first.
+type line struct {
+	waiting []*warm
+	used    time.Time // the end of its last job
+	want    int       // how many are to wait
 }
 
-// giveWarm has the process wait under the key, unless another does.
+// lineLocked is that of the key.
+func (s *Sandbox) lineLocked(key string) *line {
+	l := s.warm[key]
+	if l == nil {
+		l = &line{want: 1}
+		if s.warm == nil {
+			s.warm = map[string]*line{}
+		}
+		s.warm[key] = l
+	}
+	return l
+}
+
+// takeWarm takes a process that waits under the key, if it is the instance's.
+func (s *Sandbox) takeWarm(i *instance, key string) *warm {
+	for {
+		s.mu.Lock()
+		l := s.warm[key]
+		if l == nil || len(l.waiting) == 0 {
+			s.mu.Unlock()
+			return nil
+		}
+		w := l.waiting[0]
+		l.waiting = slices.Delete(l.waiting, 0, 1)
+		s.mu.Unlock()
+		w.retire.Stop()
+		if w.in() == i && w.alive() {
+			return w
+		}
+		w.end()
+	}
+}
+
+// giveWarm has the process wait under the key, unless enough do.
 func (s *Sandbox) giveWarm(key string, w *warm) {
 	w.since = time.Now()
-	w.retire = time.AfterFunc(s.host.config.JobIdle, func() {
-		s.mu.Lock()
-		mine := s.warm[key] == w
-		if mine {
-			delete(s.warm, key)
-		}
-		s.mu.Unlock()
-		if mine {
-			w.end()
-		}
-	})
-	over := w
+	w.retire = time.AfterFunc(min(crowdIdle, s.host.config.JobIdle), func() { s.retire(key, w) })
+	over := []*warm{w}
 	s.mu.Lock()
-	if _, taken := s.warm[key]; !taken && !s.closed && w.in() == s.current {
-		if s.warm == nil {
-			s.warm = map[string]*warm{}
+	if !s.closed && w.in() == s.current {
+		if l := s.lineLocked(key); len(l.waiting) < l.want {
+			l.used = w.since
+			l.waiting = append(l.waiting, w)
+			over = s.unusedLocked()
 		}
-		s.warm[key] = w
-		over = s.oldestWarmLocked()
 	}
 	s.mu.Unlock()
-	if over != nil {
-		over.end()
-	}
+	endWarm(over)
 }
 
-// oldestWarmLocked takes out the one that has waited longest, when there are
+// retire ends a process that has waited in vain: soon when it is not alone.
+func (s *Sandbox) retire(key string, w *warm) {
+	s.mu.Lock()
+	l := s.warm[key]
+	if l == nil || !slices.Contains(l.waiting, w) {
+		s.mu.Unlock()
+		return
+	}
+	if rest := s.host.config.JobIdle - time.Since(w.since); len(l.waiting) == 1 && rest > 0 {
+		l.want = 1
+		w.retire.Reset(rest)
+		s.mu.Unlock()
+		return
+	}
+	l.waiting = slices.DeleteFunc(l.waiting, func(x *warm) bool { return x == w })
+	s.mu.Unlock()
+	w.end()
+}
+
+// unusedLocked takes out the line that was not used for longest, when there are
 // too many.
-func (s *Sandbox) oldestWarmLocked() *warm {
+func (s *Sandbox) unusedLocked() []*warm {
 	if len(s.warm) <= warmMost {
 		return nil
 	}
-	key := slices.MinFunc(slices.Collect(maps.Keys(s.warm)), func(a, b string) int { return s.warm[a].since.Compare(s.warm[b].since) })
-	w := s.warm[key]
-	delete(s.warm, key)
-	return w
+	oldest := ""
+	for key, l := range s.warm {
+		if oldest == "" || l.used.Before(s.warm[oldest].used) {
+			oldest = key
+		}
+	}
+	out := s.warm[oldest].waiting
+	delete(s.warm, oldest)
+	return out
 }
 
 // coolLocked forgets all of them. The caller ends what it returns.
 func (s *Sandbox) coolLocked() []*warm {
-	all := slices.Collect(maps.Values(s.warm))
+	var all []*warm
+	for _, l := range s.warm {
+		all = append(all, l.waiting...)
+	}
 	s.warm = nil
 	return all
 }
@@ -123,11 +173,40 @@ func (s *Sandbox) takeServer(i *instance, key string) *server {
 
 func (s *Sandbox) giveServer(key string, v *server) { s.giveWarm("server "+key, &warm{server: v}) }
 
+// takePrimed also decides how many are to wait for the jobs that follow: more,
+// when this one came before a process that was started behind the last one was
+// sure to be ready.
 func (s *Sandbox) takePrimed(i *instance, key string) *primed {
+	most := int64(primedMost)
+	if limits := s.host.config.Limits; limits.MemoryBytes > 0 {
+		most = min(most, limits.MemoryBytes/primedMemory)
+	}
+	if limits := s.host.config.Limits; limits.Pids > 0 {
+		most = min(most, limits.Pids/primedPids)
+	}
+	s.mu.Lock()
+	if l := s.lineLocked("primed " + key); time.Since(l.used) < quickly {
+		l.want = max(1, min(l.want+1, int(most)))
+	}
+	s.mu.Unlock()
 	if w := s.takeWarm(i, "primed "+key); w != nil {
 		return w.primed
 	}
 	return nil
 }
 
-func (s *Sandbox) givePrimed(key string, p *primed) { s.giveWarm("primed "+key, &warm{primed: p}) }
+// primeMore starts as many processes as are to wait and do not.
+func (s *Sandbox) primeMore(i *instance, n Interpreter) {
+	key := "primed " + n.Key
+	s.mu.Lock()
+	l := s.lineLocked(key)
+	missing := l.want - len(l.waiting)
+	s.mu.Unlock()
+	for range missing {
+		p, err := i.prime(n)
+		if err != nil {
+			return // the job that finds none starts its own, and says why it cannot
+		}
+		s.giveWarm(key, &warm{primed: p})
+	}
+}
