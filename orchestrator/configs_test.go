@@ -50,12 +50,13 @@ func (i *instance) askForSettings(asOperator string) {
 		{"PATCH", variable, object{"value": "w"}, 200, ""},
 		{"DELETE", variable, nil, 200, ""},
 		{"DELETE", one, nil, 200, ""},
-		{"POST", base + "/local/recreate-venv", nil, 200, ""},
+		{"POST", base + "/local/recreate-venv", nil, 403, ""},
 		{"POST", "/v1/tools/run", object{"tool": object{"name": "f", "source_code": "function f( {", "source_type": "typescript", "json_schema": object{}}}, 200, ""},
 		{"POST", "/v1/tools/run", object{"tool": object{"name": "f", "source_code": "function f() {}", "source_type": "typescript"}}, 400, ""},
 		{"GET", "/v1/organizations/acme", nil, 200, ""},
 		{"PATCH", "/v1/organizations/acme", object{"privileged_tools": true}, 200, asOperator},
 		{"PATCH", "/v1/organizations/acme", object{"privileged_tools": true}, 403, ""},
+		{"POST", base + "/local/recreate-venv", nil, 200, poolapi.HeaderOrganization + ": acme"},
 	} {
 		answer := i.do(r.method, r.path, r.body, r.header)
 		assert.Equal(i.t, r.status, answer.status, "%s %s: %s", r.method, r.path, answer.body)

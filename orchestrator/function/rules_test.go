@@ -106,11 +106,19 @@ func TestAnEnvironmentIsBuiltAnewWhenThatIsAskedFor(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []bool{false, true}, f.anew)
 
-	_, err = r.Recreate(t.Context(), "acme")
-	require.NoError(t, err)
-	assert.Empty(t, local.ensured, "it requires nothing")
 	_, err = store.Put(t.Context(), "acme", "local", json.RawMessage(`{"pip_requirements":[{"name":"b","version":"1"}]}`))
 	require.NoError(t, err)
+	_, err = r.Recreate(t.Context(), "acme")
+	assert.Equal(t, slots.KindDenied, slots.AsError(err).Kind, "what packages run when they are built is no less than a tool")
+	assert.Empty(t, local.ensured)
+	yes := true
+	for _, organization := range []string{"acme", "plain"} {
+		_, err = store.PatchOrganization(t.Context(), organization, poolapi.OrganizationPatch{PrivilegedTools: &yes})
+		require.NoError(t, err)
+	}
+	_, err = r.Recreate(t.Context(), "plain")
+	require.NoError(t, err)
+	assert.Empty(t, local.ensured, "it requires nothing")
 	c, err := r.Recreate(t.Context(), "acme")
 	require.NoError(t, err)
 	assert.Equal(t, poolapi.SandboxLocal, c.Type)

@@ -144,8 +144,17 @@ func (r *Runner) Run(ctx context.Context, organization string, run *poolapi.Tool
 	return result, nil
 }
 
-// Recreate builds the environment of the organisation's local sandbox anew.
+// Recreate builds the environment of the organisation's local sandbox anew. A
+// build runs what packages bring along: like a tool, it runs on the host for
+// organisations that are privileged, and is slots.KindDenied for all others.
 func (r *Runner) Recreate(ctx context.Context, organization string) (poolapi.SandboxConfig, error) {
+	owner, err := r.store.Organization(ctx, organization)
+	if err != nil {
+		return poolapi.SandboxConfig{}, err
+	}
+	if !owner.PrivilegedTools {
+		return poolapi.SandboxConfig{}, slots.Errorf(slots.KindDenied, "organization %s is not privileged: it has no local sandbox", organization)
+	}
 	c, err := r.store.Default(ctx, organization, poolapi.SandboxLocal)
 	if err != nil {
 		return c, err
