@@ -5,4 +5,5 @@ type Duty struct {
 	Held   bool   // it is this orchestrator's
 	Shared bool   // others may serve the containers as well, and have it later
 	Holder string // who has it, by the name that it goes by; "" where it is not shared, or nobody is known to
+	Demand int    // callers that wait for a slot at the others, as far as is known here
 }

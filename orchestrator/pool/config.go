@@ -32,6 +32,12 @@ type Fleet interface {
 	Duty(template string) backend.Duty
 }
 
+// asker is a Fleet that tells whoever scales a pool how many callers wait at
+// this orchestrator.
+type asker interface {
+	Ask(template string, waiting int)
+}
+
 // Connect makes the Remote of a container. It must not wait for anything.
 type Connect func(backend.Container) (Remote, error)
 

@@ -49,8 +49,12 @@ func (p *pool) scale() {
 	now := time.Now()
 	duty := p.owner.fleet.Duty(p.template.Name)
 	p.mu.Lock()
-	moved := p.duty != duty
+	moved := p.duty.Held != duty.Held || p.duty.Holder != duty.Holder || p.duty.Shared != duty.Shared
 	p.duty = duty
+	waiting := 0
+	if !duty.Held {
+		waiting = p.queue.len() + p.refused
+	}
 	for trajectory, e := range p.ended {
 		if now.Sub(e.at) > p.owner.cfg.Remember {
 			delete(p.ended, trajectory)
@@ -70,6 +74,9 @@ func (p *pool) scale() {
 		p.drainLocked(p.containers[id], 0)
 	}
 	p.mu.Unlock()
+	if asks, ok := p.owner.fleet.(asker); ok && duty.Shared {
+		asks.Ask(p.template.Name, waiting)
+	}
 	if moved && duty.Shared {
 		p.owner.cfg.Log.Info("duty to scale the pool", "template", p.template.Name, "held", duty.Held, "holder", duty.Holder)
 	}
@@ -81,7 +88,7 @@ func (p *pool) scale() {
 
 // existLocked is what there is, for a decision.
 func (p *pool) existLocked() autoscale.Stats {
-	s := autoscale.Stats{Starting: len(p.starting), Queue: p.queue.len() + p.refused, Grew: p.grew, Shrank: p.shrank}
+	s := autoscale.Stats{Starting: len(p.starting), Queue: p.queue.len() + p.refused + p.duty.Demand, Grew: p.grew, Shrank: p.shrank}
 	for _, c := range p.containers {
 		if c.leaving() {
 			continue

@@ -2,10 +2,12 @@ package nomad
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +28,7 @@ type Backend struct {
 	life   context.Context //nolint:containedctx // of the goroutines, until Close
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
+	item   string        // of this orchestrator in variables that several write; another one for each Open
 	newJob chan struct{} // has room for one: there is a pool that the stream does not tell of
 
 	// mu guards what follows and the fields of pools, containers and
@@ -49,7 +52,7 @@ func Open(ctx context.Context, config Config) (*Backend, error) {
 		return nil, fmt.Errorf("open nomad backend: %w", err)
 	}
 	b := &Backend{
-		config: config, newJob: make(chan struct{}, 1), pools: map[string]*pool{}, all: map[string]*container{}, nodes: map[string]node{}, ended: map[string]string{},
+		config: config, newJob: make(chan struct{}, 1), item: strings.ToLower(rand.Text()[:12]), pools: map[string]*pool{}, all: map[string]*container{}, nodes: map[string]node{}, ended: map[string]string{},
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: config.dial}},
 	}
 	if b.client, err = connect(*config.API, config.dial); err != nil {
@@ -78,6 +81,7 @@ func Open(ctx context.Context, config Config) (*Backend, error) {
 func (b *Backend) spawn(p *pool) {
 	b.work.Go(func() { p.run(b.life) })
 	b.work.Go(func() { p.attend(b.life) })
+	b.work.Go(func() { p.tellDemand(b.life) })
 }
 
 // Start is backend.Backend's.

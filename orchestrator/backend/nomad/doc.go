@@ -36,6 +36,11 @@
 // lock back at once. The others learn of both by the query that tells of
 // variables, and ask for nothing meanwhile.
 //
+// Callers may wait for a slot at any of them. Those that do not scale the job
+// write how many wait there into one more variable, when that has changed and
+// at most once a second, and the one that scales counts them among its own. Who
+// has not written for a minute while callers waited has died.
+//
 // # Machines that are drained
 //
 // The job's migrate block lets Nomad move nothing by itself before a drain's

@@ -491,6 +491,10 @@ func (d *double) variable(w http.ResponseWriter, r *http.Request, path string) {
 			return
 		}
 	}
+	if len(v.Items) == 0 {
+		http.Error(w, "empty variables are invalid", http.StatusBadRequest)
+		return
+	}
 	have := uint64(0)
 	if known != nil {
 		have = known.ModifyIndex

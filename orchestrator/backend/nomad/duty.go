@@ -49,7 +49,7 @@ func (b *Backend) Duty(template string) backend.Duty {
 	if p == nil {
 		return backend.Duty{Shared: true}
 	}
-	return backend.Duty{Held: p.leadsLocked(), Shared: true, Holder: p.duty.holder}
+	return backend.Duty{Held: p.leadsLocked(), Shared: true, Holder: p.duty.holder, Demand: p.demandLocked()}
 }
 
 // takeDuty takes the lock. The error is errHeld when another has it.

@@ -11,6 +11,14 @@ func (c Config) Over(dial func(ctx context.Context, network, address string) (ne
 	return c
 }
 
+// Write stores a variable of the template's pool.
+func (b *Backend) Write(ctx context.Context, template, path string, items map[string]string) (bool, error) {
+	b.mu.Lock()
+	p := b.pools[b.jobID(template)]
+	b.mu.Unlock()
+	return p.write(ctx, path, items)
+}
+
 // Starting reports whether the container was asked for and is not up yet.
 func (b *Backend) Starting(id string) bool {
 	b.mu.Lock()

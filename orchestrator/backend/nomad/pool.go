@@ -49,7 +49,9 @@ type pool struct {
 	shrunk   uint64
 	shrunkAt time.Time
 
-	duty duty
+	duty   duty
+	demand demand
+	tells  chan struct{} // has room for one: there may be a demand to write
 
 	unplaced string    // why Nomad found no room; "": it did
 	surplus  time.Time // since when the count is higher than is needed
@@ -71,7 +73,7 @@ func (b *Backend) jobID(template string) string {
 func (b *Backend) newPool(spec backend.Spec) *pool {
 	spec.ID = ""
 	return &pool{
-		b: b, job: b.jobID(spec.Template), nudge: make(chan struct{}, 1), spec: spec.Clone(), floor: -1,
+		b: b, job: b.jobID(spec.Template), nudge: make(chan struct{}, 1), tells: make(chan struct{}, 1), spec: spec.Clone(), floor: -1,
 		allocs: map[string]*alloc{}, variables: map[string]*api.Variable{}, released: map[string]bool{},
 	}
 }

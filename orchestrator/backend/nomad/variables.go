@@ -21,6 +21,9 @@ import (
 // that is made of the values.
 const itemEnvVersion = "env_version"
 
+// itemNothing stands in a variable that has nothing to say.
+const itemNothing = "nothing"
+
 // claimsPath is the variable that has the allocation's claim.
 func (p *pool) claimsPath(allocID string) string {
 	return jobs.VariablePath(p.job) + "/containers/" + allocID[:1]
@@ -50,7 +53,7 @@ func (p *pool) readVariables(ctx context.Context, after uint64, wait time.Durati
 				return 0, err
 			}
 		}
-		if one.Path != prefix && !strings.HasPrefix(one.Path, prefix+"/containers/") {
+		if one.Path != prefix && one.Path != p.demandPath() && !strings.HasPrefix(one.Path, prefix+"/containers/") {
 			continue
 		}
 		seen[one.Path] = true
@@ -82,6 +85,10 @@ func (p *pool) storeLocked(v *api.Variable) {
 		return
 	}
 	p.variables[v.Path] = v
+	if v.Path == p.demandPath() {
+		p.heardDemandLocked(v)
+		return
+	}
 	if v.Path == jobs.VariablePath(p.job) {
 		switch secret := v.Items[jobs.Secret]; {
 		case secret == "":
@@ -167,6 +174,9 @@ func (p *pool) rotatedAll(next string) {
 // write stores a variable if nobody has since, and takes in what is stored
 // then. It is false when somebody has.
 func (p *pool) write(ctx context.Context, path string, items map[string]string) (written bool, err error) {
+	if len(items) == 0 { // Nomad takes no variable without items
+		items = map[string]string{itemNothing: "-"}
+	}
 	p.b.mu.Lock()
 	v := &api.Variable{Path: path, Items: items}
 	if known := p.variables[path]; known != nil {

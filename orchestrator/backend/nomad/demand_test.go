@@ -1,0 +1,90 @@
+package nomad_test
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"berth/orchestrator/backend/nomad"
+)
+
+func TestWhoScalesKnowsWhoWaitsElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		named := func(name string) *nomad.Backend {
+			c, at := w.config, *w.config.API
+			at.Headers = http.Header{headerWho: {name}}
+			c.API, c.Name = &at, name
+			return open(t, c)
+		}
+		writes := func() (n int) {
+			w.d.do(func() { n = w.d.requests["PUT var"] })
+			return n
+		}
+		first := named("first")
+		time.Sleep(time.Second)
+		require.True(t, first.Duty("t").Held)
+		second, third := named("second"), named("third")
+		time.Sleep(time.Second)
+		before := writes()
+		second.Ask("t", 0)
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, before, writes(), "nobody waits: there is nothing to say")
+
+		second.Ask("t", 5)
+		time.Sleep(100 * time.Millisecond)
+		assert.Equal(t, 5, first.Duty("t").Demand, "it is heard at once")
+		third.Ask("t", 2)
+		time.Sleep(100 * time.Millisecond)
+		assert.Equal(t, 7, first.Duty("t").Demand)
+		assert.Equal(t, 2, second.Duty("t").Demand, "that of the others")
+
+		before = writes()
+		for n := range 100 {
+			second.Ask("t", n)
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, 99+2, first.Duty("t").Demand)
+		assert.LessOrEqual(t, writes()-before, 7, "one write a second, however often it changes")
+
+		second.Ask("t", 0)
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, 2, first.Duty("t").Demand)
+		for range 90 { // it stays so, and is said again now and then
+			third.Ask("t", 2)
+			time.Sleep(time.Second)
+		}
+		assert.Equal(t, 2, first.Duty("t").Demand)
+		require.NoError(t, third.Close())
+		time.Sleep(61 * time.Second)
+		assert.Zero(t, first.Duty("t").Demand, "who died waits no more")
+
+		w.d.do(func() { // what is not ours to understand is nobody's demand
+			w.d.index++
+			w.d.variables["nomad/jobs/"+job+"/demand"] = &api.Variable{
+				Path: "nomad/jobs/" + job + "/demand", ModifyIndex: w.d.index, Items: map[string]string{"a": "many", "b": "-4 9999999999", "c": "3 17"},
+			}
+		})
+		time.Sleep(time.Second)
+		assert.Zero(t, first.Duty("t").Demand)
+		first.Ask("unknown", 3)
+	})
+}
+
+func TestAClaimThatIsTheLastOfItsVariableCanBeGivenBack(t *testing.T) {
+	d := newDouble(t)
+	b := open(t, d.config(t))
+	start(t, b, "c-0")
+	free := "nomad/jobs/" + job + "/containers/-"
+	for range 2 {
+		written, err := b.Write(t.Context(), "t", free, nil)
+		require.NoError(t, err, "Nomad takes no variable without items")
+		assert.True(t, written)
+	}
+}
