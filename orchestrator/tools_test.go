@@ -1,19 +1,24 @@
 package orchestrator_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"berth/orchestrator/client"
 	"berth/orchestrator/poolapi"
+	"berth/sandboxd/api"
 	"berth/slots"
 	"berth/slots/need"
 	"berth/slots/sandbox/sandboxtest"
@@ -75,12 +80,19 @@ func TestNothingOfARunIsSaidElsewhere(t *testing.T) {
 		assert.Equal(t, 400, answer.status, "%s: %s", how, answer.body)
 		assert.NotContains(t, string(answer.body), planted, how)
 	}
+	kinds := map[string]api.FunctionErrorKind{
+		"raised": api.FunctionException, "threw": api.FunctionException, "exited": api.FunctionExit, "crashed": api.FunctionSignal,
+		"crashed JavaScript": api.FunctionSignal, "timed out": api.FunctionTimeout, "no package": api.FunctionInstall, "no TypeScript": api.FunctionException,
+	}
 	for status, all := range map[string]map[string]reply{"success": ran, "error": failing} {
 		for how, answer := range all {
 			var got poolapi.ToolResult
 			require.Equal(t, 200, answer.status, "%s: %s", how, answer.body)
 			require.NoError(t, json.Unmarshal(answer.body, &got))
 			assert.Equal(t, status, got.Status, "%s: %s", how, answer.body)
+			if got.Error != nil {
+				assert.Equal(t, kinds[how], got.Error.Kind, "%s: %s", how, answer.body)
+			}
 			assert.NotContains(t, string(answer.body), planted, how)
 		}
 	}
@@ -197,4 +209,41 @@ func TestASlotIsMadePristineForAnotherOrganization(t *testing.T) {
 		assert.False(t, other.Sandbox.Reused)
 		assert.JSONEq(t, `[false,false,false,"`+organization+`"]`, string(other.FuncReturn))
 	}
+}
+
+// runningWith reports whether a process has the word among its arguments.
+func runningWith(t *testing.T, word string) bool {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	require.NoError(t, err)
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err == nil && strings.Contains(string(text), word) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestARunEndsWithWhoeverAskedForIt(t *testing.T) {
+	i := start(t, sandboxtest.DataDir(t), "--containers", "1", "--slots", "1")
+	o := i.connect(i.url, trainerToken).Organization("acme")
+	word := fmt.Sprintf("87001.%d", os.Getpid())
+	run := func(ctx context.Context, body string) (poolapi.ToolResult, error) {
+		return o.RunTool(ctx, poolapi.ToolRun{Tool: poolapi.Tool{Name: "f", SourceType: "python", SourceCode: "import subprocess\ndef f():\n    " + body}})
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	ended := make(chan error, 1)
+	go func() { // waited for below
+		_, err := run(ctx, "subprocess.run(['sleep', '"+word+"'])")
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { return runningWith(t, word) }, patience, 20*time.Millisecond)
+	leave()
+	require.Error(t, <-ended)
+	require.Eventually(t, func() bool { return !runningWith(t, word) }, patience, 20*time.Millisecond, "nobody hears of its result any more")
+	got, err := run(t.Context(), "return 1")
+	require.NoError(t, err, "and its slot is there for the next one")
+	assert.Equal(t, "1", string(got.FuncReturn))
 }
