@@ -10,6 +10,7 @@ import (
 )
 
 func TestAnAgentRunsAndIsFoundAgain(t *testing.T) {
+	t.Parallel()
 	a := nomadtest.Start(t, nomadtest.Config{})
 	id := a.NodeID()
 	a.Kill()

@@ -211,6 +211,7 @@ func drained(t *testing.T, a *nomadtest.Agent, o *orchestrator) {
 }
 
 func TestTheDutyMovesWhenTheOrchestratorThatHasItIsKilled(t *testing.T) {
+	t.Parallel()
 	const scales = "this orchestrator scales the job"
 	a := nomadtest.Start(t, nomadtest.Config{})
 	size := []string{"--containers", "1", "--max-containers", "2", "--slots", "2", "--nomad-lock-ttl", "10s"}

@@ -41,6 +41,7 @@ func containerOf(t *testing.T, a *nomadtest.Agent, alloc string) string {
 }
 
 func TestAPoolScalesOutUnderLoadAndInWithLeasesHeld(t *testing.T) {
+	t.Parallel()
 	a := nomadtest.Start(t, nomadtest.Config{})
 	o := serve(t, a.URL, "--containers", "1", "--max-containers", "3", "--slots", "2", "--idle-after", "1s")
 	o.awaitContainers(t, 1)
@@ -71,4 +72,6 @@ func TestAPoolScalesOutUnderLoadAndInWithLeasesHeld(t *testing.T) {
 	assert.Equal(t, "kept", result.Output)
 	require.Eventually(t, func() bool { return len(allocations(t, a)) == 1 }, 3*time.Minute, 200*time.Millisecond, "Nomad's count falls as well")
 	assert.Equal(t, held.Container, containerOf(t, a, allocations(t, a)[0].ID))
+	_, err = o.Release(t.Context(), held.ID)
+	require.NoError(t, err)
 }
