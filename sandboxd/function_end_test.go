@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"berth/sandboxd/agenttest"
 	"berth/sandboxd/api"
@@ -105,6 +106,12 @@ func functionEndings(t *testing.T, a *agenttest.Agent) {
 	}
 	assert.Equal(t, "3", fn{source: py("return 3")}.returns(t, a))
 
+	// What keeps it from its neighbours' memory keeps it from nothing else.
+	if a.Level >= slots.LevelNS {
+		moved := py("import os, subprocess\nos.makedirs('d', exist_ok=True)\nopen('d/x', 'w').close()\nos.rename('d/x', 'x')\nos.link('x', 'd/y')\nreturn subprocess.run(['mv', 'd/y', 'y']).returncode")
+		assert.Equal(t, "0", fn{source: moved}.returns(t, a))
+	}
+
 	// Whatever stands ready is a process like any other, to who works in the slot.
 	server := fn{source: py("import os\nreturn os.getppid()")}.returns(t, a)
 	require.Equal(t, true, bash(t, a, "kill -9 "+server)["success"])
@@ -137,6 +144,52 @@ func TestAFunctionRunsForAnOrdinaryUser(t *testing.T) {
 			t.Parallel()
 			functionEndings(t, agenttest.Start(t, agenttest.Options{Level: level, Slots: 1, UID: 65534}))
 		})
+	}
+}
+
+// TestAFunctionFindsNoOtherProcessOpen is about what waits for the jobs to
+// come: whoever writes into its memory writes into those.
+func TestAFunctionFindsNoOtherProcessOpen(t *testing.T) {
+	t.Parallel()
+	needProgram(t, "python3")
+	a := best(t, agenttest.Options{})
+	if a.Level < slots.LevelNS {
+		t.Skipf("needs isolation level %s: this machine gives %s", slots.LevelNS, a.Level)
+	}
+	const look = `
+import os
+def f():
+    open_to_me = []
+    for p in os.listdir('/proc'):
+        if not p.isdigit():
+            continue
+        try:
+            os.close(os.open('/proc/%s/mem' % p, os.O_RDWR))
+            open_to_me.append(int(p) == os.getpid())
+        except OSError:
+            pass
+    return open_to_me`
+	const script = `exports.f = () => {
+  const fs = require('fs');
+  return fs.readdirSync('/proc').filter((p) => /^[0-9]+$/.test(p)).flatMap((p) => {
+    try {
+      fs.closeSync(fs.openSync('/proc/' + p + '/mem', 'r+'));
+      return [Number(p) === process.pid];
+    } catch {
+      return [];
+    }
+  });
+}`
+	for range 3 {
+		assert.Equal(t, "[true]", fn{source: look}.returns(t, a), "its own it may look into")
+	}
+	needProgram(t, "node")
+	if abi, _, _ := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); int(abi) < 6 {
+		t.Skip("needs Linux 6.12: before, one interpreter is not kept out of another's")
+	}
+	for range 5 { // more than one waits by then
+		assert.Equal(t, "[true]", fn{source: script, script: true}.returns(t, a))
+		assert.Equal(t, "[true]", fn{source: look}.returns(t, a))
 	}
 }
 

@@ -23,6 +23,10 @@ const (
 	ConfineSubreaper = "subreaper"
 	// ConfineNoNetwork denies the process every socket but AF_UNIX.
 	ConfineNoNetwork = "no-network"
+	// ConfineApart keeps the process, and what descends from it, from tracing
+	// others of the slot and from reading and writing their memory, where the
+	// kernel has Landlock's scopes (6.12).
+	ConfineApart = "apart"
 	// ConfineStay runs the process as a child, writes its wait status as four
 	// little-endian bytes to descriptor 3, and stays until everything that
 	// descends from it has ended.
@@ -60,6 +64,11 @@ func confine(words []string) error {
 	if slices.Contains(words, ConfineSubreaper) || slices.Contains(words, ConfineStay) {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return fmt.Errorf("become subreaper: %w", err)
+		}
+	}
+	if slices.Contains(words, ConfineApart) {
+		if err := setApart(); err != nil {
+			return fmt.Errorf("set apart: %w", err)
 		}
 	}
 	if !slices.Contains(words, ConfineNoNetwork) {

@@ -1,6 +1,7 @@
 package holder
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
@@ -64,6 +65,24 @@ func restrictFiles(l *Landlock) error {
 		rules[3] = landlock.RWFiles(l.Device...)
 	}
 	return config.RestrictPaths(rules...)
+}
+
+// setApart gives this thread a Landlock domain of its own. The kernel lets no
+// process look into one of another domain, unless that is a part of its own.
+// A domain has to forbid something, and this is the least: sockets with
+// abstract names that others listen on. A rule about files would have every
+// layer below it forbid moving them between directories.
+func setApart() error {
+	attr := ll.RulesetAttr{Scoped: ll.ScopeAbstractUnixSocket}
+	rules, err := ll.LandlockCreateRuleset(&attr, 0)
+	if err != nil {
+		return nil //nolint:nilerr // a kernel that knows no such domain
+	}
+	defer unix.Close(rules)
+	if err := ll.LandlockRestrictSelf(rules, 0); err != nil && !errors.Is(err, unix.EPERM) {
+		return err // EPERM: a slot without limits, whose processes may gain privileges
+	}
+	return nil
 }
 
 // portRules makes a ruleset that leaves TCP connections to every port but

@@ -148,7 +148,11 @@ func (i *instance) prime(n Interpreter) (*primed, error) {
 		files[4], p.job, err = i.pipe()
 	}
 	if err == nil {
-		p.process, err = i.holder.Start(holder.Request{Argv: n.Once, Files: files, Keep: true})
+		r := holder.Request{Argv: n.Once, Files: files, Keep: true}
+		if n.Primed { // others do their jobs while it waits for its own
+			r.Confine = []string{holder.ConfineApart}
+		}
+		p.process, err = i.holder.Start(r)
 	}
 	closeOpen(files)
 	if err != nil {

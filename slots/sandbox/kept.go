@@ -19,7 +19,7 @@ type kept struct {
 
 // keep starts one. The caller has wait run.
 func (i *instance) keep(r holder.Request) (*kept, error) {
-	r.Keep, r.Confine = true, []string{holder.ConfineSubreaper}
+	r.Keep, r.Confine = true, append(r.Confine, holder.ConfineSubreaper)
 	p, err := i.holder.Start(r)
 	if err != nil {
 		return nil, err

@@ -70,6 +70,9 @@ def serve():
     gc.collect()
     gc.freeze()
     share_code()
+    global dumpable
+    dumpable = dumpable_switch()
+    dumpable(0)
     while control.recv(1):
         if seen[-1]:
             load(seen, loaded)
@@ -107,6 +110,20 @@ def share_code():
         except (OSError, OverflowError):
             continue
     os.close(memory)
+
+
+def dumpable_switch():
+    """What says whether others of the slot may look into this process, and
+    change it. The server is closed to its children: what one of them wrote
+    into it would be there for all that follow. A Python without _ctypes
+    cannot close it."""
+    try:
+        import _ctypes
+
+        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+        return lambda yes: _ctypes.call_function(prctl, (4, yes, 0, 0, 0))
+    except Exception:
+        return lambda yes: None
 
 
 def rehearse():
@@ -167,6 +184,7 @@ def child(control, seen, score):
     for fd in fds:
         if fd > RESULT:
             os.close(fd)
+    dumpable(1)
     if score:
         raise_score(score)
     run(body)
