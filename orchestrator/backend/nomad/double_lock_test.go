@@ -25,6 +25,10 @@ func (d *double) lock(w http.ResponseWriter, operation, path string, v *api.Vari
 		_ = json.NewEncoder(w).Encode(known) // whoever asked may have left
 		return
 	}
+	if operation == "lock-release" && v.Items != nil {
+		http.Error(w, "lock release operation doesn't take variable items", http.StatusBadRequest)
+		return
+	}
 	switch operation {
 	case "lock-acquire":
 		d.index++

@@ -153,7 +153,7 @@ func (b *Backend) leaveDuties() {
 		if p.duty.id == "" {
 			continue
 		}
-		v := &api.Variable{Path: p.dutyPath(), Items: map[string]string{itemHolder: b.config.Name}, Lock: &api.VariableLock{ID: p.duty.id}}
+		v := &api.Variable{Path: p.dutyPath(), Lock: &api.VariableLock{ID: p.duty.id}} // a release takes no items
 		p.duty.id = ""
 		if _, _, err := b.client.Variables().ReleaseLock(v, new(api.WriteOptions).WithContext(ctx)); err != nil {
 			b.config.Logger.Debug("lock is left to end by itself", "job", p.job, "error", err)

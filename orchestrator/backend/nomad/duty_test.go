@@ -103,6 +103,7 @@ func TestOneOfSeveralScales(t *testing.T) {
 	require.NoError(t, first.Close())
 	require.NoError(t, <-started)
 	t.Log("given back: another scaled after", time.Since(began))
+	assert.Less(t, time.Since(began), 1500*time.Millisecond, "it did not have to wait for the lock's end")
 	assert.Equal(t, "second", second.Duty("t").Holder)
 	assert.Len(t, list(t, second), 2)
 }

@@ -98,7 +98,7 @@ func demo(t *testing.T, o *orchestrator, trajectories int) float64 {
 func TestTheDemoPlaysOnNomadAsItDoesLocally(t *testing.T) {
 	rounds, trajectories := 1, 16
 	if os.Getenv("BERTH_BARS") != "" { // else it is that it plays
-		rounds, trajectories = 3, 64
+		rounds, trajectories = 2, 64
 	}
 	a := nomadtest.Start(t, nomadtest.Config{})
 	size := []string{"--containers", "2", "--slots", "8"}
