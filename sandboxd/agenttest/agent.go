@@ -189,15 +189,20 @@ func (a *Agent) Tool(slot, tool string, args map[string]any, timeout float64) (a
 	if err != nil {
 		return api.Result{}, err
 	}
-	timeout *= Patience()
+	if timeout < mostTimeout {
+		timeout = min(timeout*Patience(), mostTimeout)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(timeout*float64(time.Second))+30*time.Second)
 	defer cancel()
 	return a.Execute(ctx, api.Call{SlotID: slot, Tool: tool, Args: raw, Timeout: api.Seconds(timeout)})
 }
 
+// mostTimeout is the longest timeout in seconds that agents take.
+const mostTimeout = 3600
+
 // Patience says how many times as slow as others this machine is: that is
 // BERTH_PATIENCE, for an emulated one for instance, else 1. The timeouts of
-// calls, and the bars of Within, are as many times as long.
+// calls, the bars of Within and what is waited for are as many times as long.
 func Patience() float64 {
 	factor, err := strconv.ParseFloat(os.Getenv("BERTH_PATIENCE"), 64)
 	if err != nil {
@@ -205,6 +210,9 @@ func Patience() float64 {
 	}
 	return factor
 }
+
+// Patient is as long as d is on other machines, see Patience.
+func Patient(d time.Duration) time.Duration { return time.Duration(Patience() * float64(d)) }
 
 // tail keeps the last lines of a log.
 type tail struct {

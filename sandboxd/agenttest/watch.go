@@ -90,7 +90,7 @@ func (a *Agent) Watch(t testing.TB, b Bounds, attack func()) {
 // bar, on a machine where nobody waits.
 func (a *Agent) Within(t testing.TB, what string, took, bar time.Duration) {
 	t.Helper()
-	bar = time.Duration(Patience() * float64(bar))
+	bar = Patient(bar)
 	if w := a.watch.Load(); w != nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -226,7 +226,7 @@ func (w *watch) ends(t testing.TB, before footprint) {
 	assert.Eventually(t, func() bool {
 		after = w.a.footprint(t)
 		return after.rss-before.rss <= w.b.GrowthMiB<<20 && after.fds <= before.fds+16 && after.threads <= before.threads+40
-	}, 15*time.Second, 100*time.Millisecond, "the agent's footprint grew, was %+v", before)
+	}, Patient(15*time.Second), 100*time.Millisecond, "the agent's footprint grew, was %+v", before)
 	if t.Failed() {
 		t.Logf("the agent's footprint: %+v", after)
 	}

@@ -354,7 +354,7 @@ func (s *siege) usable(t *testing.T, slot string) {
 	require.Eventually(t, func() bool {
 		r, err := s.Try(slot, "echo works", 10)
 		return err == nil && strings.TrimSpace(r.Output) == "works"
-	}, 20*time.Second, 50*time.Millisecond, "%s does not work any more", slot)
+	}, agenttest.Patient(20*time.Second), 50*time.Millisecond, "%s does not work any more", slot)
 }
 
 // renew gives a slot a new tenant.

@@ -55,7 +55,7 @@ func TestHostileRCrowd(t *testing.T) {
 			assert.Eventually(t, func() bool {
 				r, err := s.Try("slot_0", "echo works", 5)
 				return err == nil && r.Output == "works"
-			}, 20*time.Second, 200*time.Millisecond)
+			}, agenttest.Patient(20*time.Second), 200*time.Millisecond)
 			r := s.Bash(t, "slot_1", "echo works", 20)
 			assert.Equal(t, "works", r.Output)
 			s.tidy(t)
@@ -83,7 +83,7 @@ func (s *stage) crowd(t *testing.T, pids int) (refused func() int) {
 	dir := filepath.Join(root, fmt.Sprintf("berth-crowd-%d", s.PID))
 	need.Facility(t, "cgroup", os.Mkdir(dir, 0o755))
 	t.Cleanup(func() {
-		for deadline := time.Now().Add(5 * time.Second); os.Remove(dir) != nil && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(agenttest.Patient(5 * time.Second)); os.Remove(dir) != nil && time.Now().Before(deadline); {
 			// The agent ends before this in the order of cleanups only when it
 			// was started after: move what is left out instead.
 			left, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))

@@ -294,7 +294,7 @@ func (s *stage) noStrays(t *testing.T) {
 func (s *stage) noStraysBut(t *testing.T, text string) {
 	t.Helper()
 	var left []string
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(agenttest.Patient(10 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 		left = slices.DeleteFunc(s.processes(t), func(line string) bool { return strings.Contains(line, text) })
 		if len(left) == 0 || time.Now().After(deadline) {
 			break

@@ -99,7 +99,7 @@ func freeze(t *testing.T, pid int) (thaw func()) {
 	}
 	t.Cleanup(func() {
 		thaw()
-		for deadline := time.Now().Add(5 * time.Second); os.Remove(dir) != nil && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(agenttest.Patient(5 * time.Second)); os.Remove(dir) != nil && time.Now().Before(deadline); {
 			time.Sleep(20 * time.Millisecond)
 		}
 	})

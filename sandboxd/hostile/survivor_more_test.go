@@ -35,7 +35,7 @@ func parentOf(pid int) int {
 // a text, in our own numbering, and the spawner above that.
 func (s *stage) holderOf(t *testing.T, text string) (holder, spawner int) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(agenttest.Patient(20 * time.Second)); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		for _, line := range s.processes(t) {
 			if !strings.Contains(line, text) {
 				continue
@@ -116,7 +116,7 @@ func clientGoes(t *testing.T, s *stage) {
 		ended <- err
 	}()
 	runs := func(line string) bool { return strings.HasSuffix(line, `"sleep 1.5 "`) }
-	require.Eventually(t, func() bool { return slices.ContainsFunc(s.processes(t), runs) }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return slices.ContainsFunc(s.processes(t), runs) }, agenttest.Patient(20*time.Second), 20*time.Millisecond)
 	cancel()
 	require.Error(t, <-ended)
 	// What waits behind it and loses its client never starts.
@@ -270,7 +270,7 @@ func TestHostileSCrash(t *testing.T) {
 				go s.Try("slot_0", c, 100) // it ends with the agent
 			}
 			go s.Tool("slot_2", "bash", map[string]any{"command": "sleep 1000 & sleep 1000", "background": true}, 100) // it ends with the agent
-			require.Eventually(t, func() bool { return len(s.processes(t)) >= 4 }, 20*time.Second, 20*time.Millisecond)
+			require.Eventually(t, func() bool { return len(s.processes(t)) >= 4 }, agenttest.Patient(20*time.Second), 20*time.Millisecond)
 			s.Kill()
 			s.noMarked(t)
 			again := newStage(t, set, func(o *agenttest.Options) { o.Dir = s.Dir })
@@ -286,7 +286,7 @@ func TestHostileSCrash(t *testing.T) {
 func (s *stage) noMarked(t *testing.T) {
 	t.Helper()
 	var left []string
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(agenttest.Patient(20 * time.Second)); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		left = nil
 		names, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, name := range names {
