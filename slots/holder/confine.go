@@ -31,6 +31,10 @@ const (
 	// little-endian bytes to descriptor 3, and stays until everything that
 	// descends from it has ended.
 	ConfineStay = "stay"
+	// ConfineTerminal is ConfineStay for a child that leads a session of its
+	// own, whose terminal is descriptor 0. A byte on descriptor 3 says, before
+	// the status, that the child runs.
+	ConfineTerminal = "terminal"
 )
 
 // ConfineMain is the trampoline: `confine WORD... -- PATH ARGV...`. It runs
@@ -45,8 +49,8 @@ func ConfineMain(args []string, stderr io.Writer) int {
 	words, path, argv := args[:cut], args[cut+1], args[cut+2:]
 	runtime.LockOSThread()
 	err := confine(words)
-	if err == nil && slices.Contains(words, ConfineStay) {
-		err = stay(path, argv)
+	if onTerminal := slices.Contains(words, ConfineTerminal); err == nil && (onTerminal || slices.Contains(words, ConfineStay)) {
+		err = stay(path, argv, onTerminal)
 		if err == nil {
 			return 0
 		}
@@ -61,7 +65,7 @@ func ConfineMain(args []string, stderr io.Writer) int {
 }
 
 func confine(words []string) error {
-	if slices.Contains(words, ConfineSubreaper) || slices.Contains(words, ConfineStay) {
+	if slices.ContainsFunc(words, func(w string) bool { return w == ConfineSubreaper || w == ConfineStay || w == ConfineTerminal }) {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return fmt.Errorf("become subreaper: %w", err)
 		}
@@ -86,13 +90,21 @@ func confine(words []string) error {
 	return seccomp.Install(program)
 }
 
-func stay(path string, argv []string) error {
+func stay(path string, argv []string, onTerminal bool) error {
 	debug.SetGCPercent(25)
 	const statusFD = 3
 	unix.CloseOnExec(statusFD)
-	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}})
+	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}}
+	if onTerminal {
+		// Not this process: what is typed to interrupt the child would end it.
+		attr.Sys = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	}
+	pid, err := syscall.ForkExec(path, argv, attr)
 	if err != nil {
 		return err
+	}
+	if onTerminal {
+		_, _ = unix.Write(statusFD, []byte{1}) // who asked may be gone
 	}
 	// Whoever reads the output must see it end when the command's own
 	// processes have ended, not when this one has.

@@ -10,7 +10,7 @@ import (
 
 // holdRequest asks for files that the agent itself reads or writes.
 type holdRequest struct {
-	What string `json:"what"` // fifos: two pipes with names, both ends of each; file: a new file; drop: remove the pipes
+	What string `json:"what"` // fifos: two pipes with names, both ends of each; file: a new file; drop: remove the pipes; ptmx: where terminals are made
 	Name string `json:"name"`
 }
 
@@ -70,6 +70,12 @@ func (s *server) open(r holdRequest) (paths []string, files []int, err error) {
 			paths = append(paths, path)
 		}
 		return paths, files, nil
+	case "ptmx":
+		fd, err := unix.Open(ptmx, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, nil, &os.PathError{Op: "open", Path: ptmx, Err: err}
+		}
+		return []string{ptmx}, []int{fd}, nil
 	}
 	return nil, nil, fmt.Errorf("unknown kind %q", r.What)
 }

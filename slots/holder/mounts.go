@@ -51,6 +51,10 @@ func makeRoot(p *Plan) error {
 	return enterRoot(v.Pivot)
 }
 
+// devptsOptions bound how many terminals the slot has: all slots, and whoever
+// else is on the machine, draw on one number of them.
+const devptsOptions = "newinstance,ptmxmode=0666,mode=620,max=128"
+
 func mountOne(m Mount, trees []int) error {
 	target := filepath.Join(rootDir, m.Target)
 	if err := makeTarget(target, m); err != nil {
@@ -71,7 +75,7 @@ func mountOne(m Mount, trees []int) error {
 	case "tmpfs":
 		return unix.Mount("tmpfs", target, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, m.Options)
 	case "devpts":
-		return unix.Mount("devpts", target, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+		return unix.Mount("devpts", target, "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, devptsOptions)
 	case "mqueue":
 		return unix.Mount("mqueue", target, "mqueue", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	case "mask":

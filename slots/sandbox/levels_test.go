@@ -20,7 +20,7 @@ type example struct {
 // examples are told in the files that their names stand in.
 func examples() []example {
 	var all []example
-	for _, some := range [][]example{runExamples, killExamples, shellExamples, jobExamples, fileExamples, confinementExamples, resetExamples, lossExamples} {
+	for _, some := range [][]example{runExamples, killExamples, shellExamples, jobExamples, fileExamples, confinementExamples, resetExamples, lossExamples, terminalExamples} {
 		all = append(all, some...)
 	}
 	return all
