@@ -225,7 +225,7 @@ var importRules = []importRule{
 	},
 	{
 		in: `^orchestrator(/|$)`, except: `/nomadtest$`, denied: `^` + module + `/(slots|sandboxd|cmd)(/|$)`,
-		but:    []string{module + "/slots", module + "/sandboxd/api", module + "/sandboxd/client", module + "/sandboxd/httpkit"},
+		but:    []string{module + "/slots", module + "/sandboxd/api", module + "/sandboxd/client", module + "/sandboxd/httpkit", module + "/sandboxd/terminal"},
 		reason: "the control plane sees a container through its api and client, never its mechanisms",
 	},
 	{
@@ -235,6 +235,14 @@ var importRules = []importRule{
 	{
 		in: `.`, except: `^(sandboxd|orchestrator)/httpapi$`, denied: `^` + module + `/sandboxd/httpkit$`,
 		reason: "it is a part of the httpapi packages",
+	},
+	{
+		in: `^sandboxd/terminal$`, denied: `^` + module + `/`, but: []string{module + "/slots", module + "/sandboxd/api"},
+		reason: "servers and clients stand on it, so it knows none of them",
+	},
+	{
+		in: `.`, except: `^sandboxd/terminal$`, denied: `^github\.com/gorilla/websocket`,
+		reason: "only sandboxd/terminal speaks WebSocket",
 	},
 	{
 		in: `^orchestrator/poolapi$`, denied: `^[^/]+\.|^` + module + `/`, but: []string{module + "/slots", module + "/sandboxd/api"},
@@ -325,6 +333,9 @@ func TestStructureImportRulesCatchWhatTheyForbid(t *testing.T) {
 		{"sandboxd/httpkit", "berth/sandboxd/api", false, 0},
 		{"orchestrator/httpapi", "berth/sandboxd/httpkit", false, 0},
 		{"orchestrator/calls", "berth/sandboxd/httpkit", false, 1},
+		{"orchestrator/calls", "berth/sandboxd/terminal", false, 0},
+		{"sandboxd/terminal", "berth/sandboxd/client", false, 1},
+		{"sandboxd/httpapi", "github.com/gorilla/websocket", false, 1},
 		{"sandboxd/api", "berth/slots", false, 0},
 		{"sandboxd/api", "berth/slots/process", false, 1},
 		{"sandboxd/client", "berth/orchestrator/pool", true, 1},

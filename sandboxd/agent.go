@@ -95,7 +95,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	}
 	a.server = httpapi.New(httpapi.Deps{ //nolint:contextcheck // calls have contexts of their own
 		Logger: logger, Metrics: metrics, Executions: a.keeper, Registry: a.registry, Slots: a.keeper, Leases: a.keeper, Files: a.keeper,
-		Environments: a.environments,
+		Environments: a.environments, Terminals: a.keeper,
 	}, httpapi.Config{Token: token, MaxConns: c.MaxConns})
 	a.announce(version)
 	return a, nil

@@ -105,6 +105,10 @@ func (b *box) Reset(context.Context) (slots.Receipt, error) {
 	return slots.Receipt{Clean: true, Generation: b.generation, Checks: []slots.Check{{Name: "processes", OK: true}}}, nil
 }
 
+func (b *box) Terminal(context.Context, sandbox.TerminalCommand) (sandbox.Terminal, error) {
+	return nil, slots.Errorf(slots.KindUnavailable, "a box has no terminals")
+}
+
 func (b *box) Close() error { return b.tree.Close() }
 
 // fixture is a container with two slots of boxes, behind a proxy that can cut
@@ -138,7 +142,7 @@ func start(t *testing.T) *fixture {
 	require.NoError(t, f.keeper.WaitReady(t.Context()))
 	server := httpapi.New(httpapi.Deps{
 		Metrics: metrics, Executions: f.keeper, Registry: registry, Slots: f.keeper, Leases: f.keeper, Files: f.keeper,
-		Environments: &f.environments,
+		Environments: &f.environments, Terminals: f.keeper,
 	}, httpapi.Config{Token: token})
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

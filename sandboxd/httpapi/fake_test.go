@@ -22,6 +22,7 @@ import (
 	"berth/sandboxd/execution"
 	"berth/slots"
 	"berth/slots/process"
+	"berth/slots/sandbox"
 	"berth/slots/workspace"
 )
 
@@ -289,7 +290,7 @@ func (k *fakeKeeper) deps(logs io.Writer) Deps {
 	return Deps{
 		Logger:  hclog.New(&hclog.LoggerOptions{Output: logs, Level: hclog.Trace}),
 		Metrics: NewMetrics([]string{"bash"}), Executions: k, Registry: k, Slots: k, Leases: k, Files: k,
-		Environments: &k.environments,
+		Environments: &k.environments, Terminals: k,
 	}
 }
 
@@ -376,4 +377,12 @@ func (c *container) later(ctx context.Context, method, path, body string, header
 		got <- a
 	}()
 	return got
+}
+
+// Terminal has none.
+func (*fakeKeeper) Terminal(_ context.Context, slotID string, _ *uint64, c sandbox.TerminalCommand) (sandbox.Terminal, error) {
+	if slotID != "slot_0" {
+		return nil, slots.Errorf(slots.KindNotFound, "Unknown slot: %s", slotID)
+	}
+	return nil, slots.Errorf(slots.KindUnavailable, "asked for %q", c.Argv)
 }

@@ -44,14 +44,8 @@ func (s *Server) place(c echo.Context) (place, error) {
 		// On its way to the slot it would become another name.
 		return p, slots.Errorf(slots.KindBadRequest, "path must be UTF-8")
 	}
-	if text := c.Request().Header.Get(api.HeaderToken); text != "" {
-		token, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			return p, slots.Errorf(slots.KindBadRequest, "%s must be an integer not below 0", api.HeaderToken)
-		}
-		p.token = &token
-	}
-	return p, nil
+	p.token, err = tokenOf(c.Request())
+	return p, err
 }
 
 // pipes are where an operation reads from and writes to; nil is nothing.

@@ -39,6 +39,7 @@ func (s *Server) routes() []route {
 		{http.MethodPost, "/v1/slots/:slot/lease", styleOurs, false, s.acquire},
 		{http.MethodPut, "/v1/slots/:slot/lease", styleOurs, false, s.renew},
 		{http.MethodDelete, "/v1/slots/:slot/lease", styleOurs, false, s.release},
+		{http.MethodGet, "/v1/slots/:slot/terminal", styleOurs, false, s.terminal},
 		{http.MethodPost, "/v1/leases", styleOurs, false, s.acquireAny},
 		{http.MethodGet, "/v1/leases", styleOurs, false, s.listLeases},
 

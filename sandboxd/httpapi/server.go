@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"berth/sandboxd/api"
 	"berth/sandboxd/execution"
 	"berth/sandboxd/httpkit"
+	"berth/sandboxd/terminal"
 	"berth/slots"
 )
 
@@ -78,6 +80,7 @@ type Deps struct {
 	Slots      Slots
 	Leases     Leases
 	Files      Files
+	Terminals  Terminals
 
 	Environments Environments
 }
@@ -129,12 +132,13 @@ type Server struct {
 	tokens  atomic.Pointer[tokens] // nil: none is asked for
 	echo    *echo.Echo
 	conns   *connTable
-	strange *routeMetrics // of requests that no route is for
+	open    sync.WaitGroup // of terminals, whose connections are not the http server's any more
+	strange *routeMetrics  // of requests that no route is for
 }
 
 // New makes a Server. It starts nothing.
 func New(deps Deps, config Config) *Server {
-	if deps.Metrics == nil || deps.Executions == nil || deps.Registry == nil || deps.Slots == nil || deps.Leases == nil || deps.Files == nil || deps.Environments == nil {
+	if deps.Metrics == nil || deps.Executions == nil || deps.Registry == nil || deps.Slots == nil || deps.Leases == nil || deps.Files == nil || deps.Terminals == nil || deps.Environments == nil {
 		panic("httpapi.New needs every collaborator but Logger")
 	}
 	if deps.Logger == nil {
@@ -176,6 +180,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		ConnState:         s.conns.watch,
 	}
 	server.RegisterOnShutdown(s.conns.closeWaiting)
+	defer terminal.Await(&s.open)
 	return httpkit.Serve(ctx, server, &listener{ln, s.conns}, httpkit.Stop{Within: s.config.ShutdownTimeout, Cause: errStopping})
 }
 

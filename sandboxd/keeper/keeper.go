@@ -14,6 +14,7 @@ import (
 	"berth/sandboxd/execution"
 	"berth/sandboxd/tool"
 	"berth/slots"
+	"berth/slots/sandbox"
 )
 
 // Sandbox is what the keeper drives of a slot. Every method returns soon
@@ -24,6 +25,9 @@ type Sandbox interface {
 	// OpenSpill makes the file that takes an output stream too long for
 	// memory, and says under which path the slot sees it.
 	OpenSpill(ctx context.Context, name string) (*os.File, string, error)
+	// Terminal runs a process on a terminal, beside everything else, and
+	// returns when it runs. The end of ctx ends it.
+	Terminal(ctx context.Context, c sandbox.TerminalCommand) (sandbox.Terminal, error)
 	// Reset makes the slot pristine. The receipt's generation is larger than
 	// the one before. A receipt that is not clean, like an error, means that
 	// nothing is known about the slot.
@@ -52,6 +56,7 @@ type Config struct {
 	MaxTimeout     time.Duration // of any call; default 1 h
 	QueueMax       int           // calls waiting in one slot; default 1024
 	OpsMax         int           // Do calls at work in one slot; default 8
+	TerminalsMax   int           // terminals of one slot; default 8
 	ResetTimeout   time.Duration // after which a reset has failed; default 1 min
 	DefaultTTL     time.Duration // of a lease that names none; default 5 min
 	MaxTTL         time.Duration // of any lease; default 24 h
@@ -77,6 +82,7 @@ func (c Config) withDefaults() Config {
 	c.DefaultTimeout = min(orDefault(c.DefaultTimeout, 30*time.Second), c.MaxTimeout)
 	c.QueueMax = orDefault(c.QueueMax, 1024)
 	c.OpsMax = orDefault(c.OpsMax, 8)
+	c.TerminalsMax = orDefault(c.TerminalsMax, 8)
 	c.ResetTimeout = orDefault(c.ResetTimeout, time.Minute)
 	c.MaxTTL = orDefault(c.MaxTTL, 24*time.Hour)
 	c.DefaultTTL = min(orDefault(c.DefaultTTL, 5*time.Minute), c.MaxTTL)

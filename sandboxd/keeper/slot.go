@@ -20,6 +20,7 @@ type slot struct {
 	wake   chan struct{} // holds a token when the runner has something to look at
 	opened chan struct{} // closed when the first open and its reset are over
 	room   chan struct{} // one token per Do call at work
+	seats  chan struct{} // one token per terminal
 
 	// mu guards what follows. The sandbox, the registry and the logger are
 	// never called under it. The store is, so that nothing is answered that is
@@ -57,6 +58,7 @@ func newSlot(k *Keeper, id string, record Record) *slot {
 	return &slot{
 		k: k, id: id, record: record, state: slots.StateStarting,
 		wake: make(chan struct{}, 1), opened: make(chan struct{}), room: make(chan struct{}, k.cfg.OpsMax),
+		seats: make(chan struct{}, k.cfg.TerminalsMax),
 	}
 }
 
