@@ -67,7 +67,7 @@ func TestTopDrawsAnewUntilCtrlC(t *testing.T) {
 	p.hold("a", nil)
 	p.hold("b", nil)
 	shows("LL")
-	_, err = tty.Write([]byte{ctrlC})
+	_, err = tty.Write([]byte{3})
 	require.NoError(t, err)
 	assert.Zero(t, p.wait(cmd))
 	<-read

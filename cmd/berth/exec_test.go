@@ -8,9 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"github.com/creack/pty"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -177,59 +175,6 @@ func TestWhatIsCancelledElsewhereSaysSo(t *testing.T) {
 		assert.Equal(t, exitFailed, p.wait(cmd), "%s: %s", command, &stderr)
 		assert.Contains(t, stderr.String(), "\"berth slots\" lists the leases that hold", command)
 	}
-}
-
-func TestShellOnATerminal(t *testing.T) {
-	p := start(t, "1")
-	cmd := p.command("shell")
-	tty, err := pty.Start(cmd)
-	require.NoError(t, err)
-	defer tty.Close()
-	var screen lockedBuffer
-	read := make(chan struct{})
-	go func() { // ends with the terminal
-		defer close(read)
-		_, _ = io.Copy(&screen, tty)
-	}()
-	from := 0
-	expect := func(text string) {
-		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(screen.String()[from:], text) }, patience, 10*time.Millisecond,
-			"%q is not in %q", text, &screen)
-		from += strings.Index(screen.String()[from:], text) + len(text)
-	}
-	typed := func(text string) {
-		t.Helper()
-		_, err := io.WriteString(tty, text)
-		require.NoError(t, err)
-	}
-	expect("slot_0:/workspace$ ")
-	typed("cd /tmp\r")
-	expect("slot_0:/tmp$ ")
-	typed("(exit 3)\r")
-	expect("slot_0:/tmp$ ")
-	typed("echo status $?\r")
-	expect("\nstatus 3\r\n")
-	expect("slot_0:/tmp$ ")
-	typed("for i in a b\r")
-	expect("> ")
-	typed("do echo i=$i; done\r")
-	expect("i=a\r\ni=b\r\n")
-	expect("slot_0:/tmp$ ")
-	typed("rubbish that is given up\x03")
-	expect("slot_0:/tmp$ ")
-	typed("echo ru''nning; sleep 1000\r")
-	expect("running\r\n")
-	typed("\x03") // a signal now
-	expect("slot_0:/tmp$ ")
-	typed("echo st''ill $?\r")
-	expect("still ")
-	expect("slot_0:/tmp$ ")
-	typed("exit 5\r")
-	assert.Equal(t, 5, p.wait(cmd), "%s", &screen)
-	<-read
-	assert.NotContains(t, screen.String(), "command not found")
-	assert.Empty(t, p.leases())
 }
 
 func TestCommandThatNeverRanWasNotCancelled(t *testing.T) {

@@ -35,6 +35,7 @@ type about struct {
 	status   []int        // when all went well; none: 200
 	key      keyed        // what it does with headerKey
 
+	socket    bool      // it becomes a WebSocket; body and answer are what its text messages hold
 	organized organized // how it names the organisation that it is about
 }
 
@@ -67,6 +68,11 @@ var queries = map[string]object{
 	"after":         {"schema": object{"type": "string"}, "description": "The id of the last one that is known."},
 	"sandbox_type":  {"schema": object{"enum": []string{"local", "isolated", "e2b"}}, "description": "Of that type only."},
 	"reveal":        {"schema": object{"type": "boolean"}, "description": "Show the values, to operators."},
+	"cols":          {"schema": object{"type": "integer", "minimum": 1, "maximum": api.MaxWindow, "default": api.DefaultColumns}, "description": "Width of the window, in characters."},
+	"rows":          {"schema": object{"type": "integer", "minimum": 1, "maximum": api.MaxWindow, "default": api.DefaultRows}, "description": "Height of the window, in characters."},
+	"term":          {"schema": object{"type": "string"}, "description": "What kind of terminal the client's is, for TERM."},
+	"command":       {"schema": object{"type": "string"}, "description": "For bash to run; an interactive bash without it."},
+	"cwd":           {"schema": object{"type": "string"}, "description": "Where it begins; the workspace without it."},
 	"untar":         {"schema": object{"type": "string"}, "description": "1: the body is an archive to unpack there."},
 }
 
@@ -355,6 +361,12 @@ func (s *schemas) operation(r route) (object, error) {
 	switch {
 	case a.raw != "":
 		o["requestBody"] = object{"content": object{a.raw: object{}}}
+	case a.socket:
+		said, err := s.socket(a)
+		if err != nil {
+			return nil, err
+		}
+		o["x-websocket"] = said
 	case a.body != nil:
 		body, err := s.ref(a.body)
 		if err != nil {
@@ -367,6 +379,20 @@ func (s *schemas) operation(r route) (object, error) {
 	return o, err
 }
 
+// socket describes the text messages of a WebSocket, which OpenAPI has no words
+// for.
+func (s *schemas) socket(a about) (object, error) {
+	said, err := s.ref(a.body)
+	if err != nil {
+		return nil, err
+	}
+	heard, err := s.ref(a.answer)
+	if err != nil {
+		return nil, err
+	}
+	return object{"subprotocol": api.SubprotocolTerminal, "client": said, "server": heard}, nil
+}
+
 // responses describes the answers of one route.
 func (s *schemas) responses(r route) (object, error) {
 	a, content := r.about, object{}
@@ -375,7 +401,7 @@ func (s *schemas) responses(r route) (object, error) {
 	}
 	var forms []*jsonschema.Schema
 	for _, t := range []reflect.Type{a.answer, a.or} {
-		if t == nil {
+		if t == nil || a.socket {
 			continue
 		}
 		form, err := s.ref(t)

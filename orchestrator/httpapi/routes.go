@@ -105,6 +105,11 @@ func (s *Server) slotRoutes() []route {
 		{post, execution + "/cancel", styleOurs, trainer, s.cancelExecution, about{text: "Cancel an execution", answer: result, or: state}},
 		{get, execution + "/stream", styleOurs, trainer, s.streamExecution, about{text: "An execution's events from two offsets on", query: []string{"stdout_offset", "stderr_offset"}, stream: event}},
 		{get, execution + "/output", styleOurs, trainer, s.outputExecution, about{text: "Bytes of an execution's output", query: []string{"stream", "offset", "length"}, kind: binary}},
+		{get, lease + "/terminal", styleOurs, trainer, s.terminal, about{
+			text:  "A terminal in the slot, over a WebSocket: binary messages are what is typed and what is shown; text messages are a TerminalControl from the client, and a TerminalEnd as the last of all",
+			query: []string{"cols", "rows", "term", "command", "cwd"}, body: is[api.TerminalControl](), answer: is[api.TerminalEnd](), status: []int{http.StatusSwitchingProtocols},
+			socket: true,
+		}},
 		{post, lease + "/artifacts/read", styleOurs, trainer, s.readLeaseArtifact, about{text: "Read a file", body: is[api.ReadRequest](), answer: is[api.ReadAnswer]()}},
 		{post, lease + "/artifacts/list", styleOurs, trainer, s.listLeaseArtifacts, about{text: "List a tree", body: is[api.ListRequest](), answer: is[api.ListAnswer]()}},
 		{post, lease + "/artifacts/archive", styleOurs, trainer, s.archiveLeaseArtifacts, about{text: "Pack a tree", body: is[api.ArchiveRequest](), answer: is[api.ArchiveAnswer]()}},

@@ -1,0 +1,48 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"berth/sandboxd/terminal"
+)
+
+// terminal answers GET /v1/leases/{lease}/terminal by a WebSocket, see package
+// terminal. A server that stops tells its client, and ends what runs there.
+func (s *Server) terminal(c echo.Context) error {
+	want, err := terminal.Asked(c.Request())
+	if err != nil {
+		return err
+	}
+	which, err := ref(c)
+	if err != nil {
+		return err
+	}
+	s.open.Add(1)
+	defer s.open.Done()
+	// The request's own context ends with the server too, but not with its reason.
+	ctx, leave := context.WithCancelCause(context.WithoutCancel(c.Request().Context()))
+	defer leave(nil)
+	stopped := make(chan struct{})
+	defer close(stopped)
+	go func() { // ends with the terminal
+		select {
+		case <-s.ending:
+			leave(errStopping)
+		case <-stopped:
+		}
+	}()
+	tty, err := s.Calls.Terminal(ctx, which, want)
+	if err != nil {
+		return err
+	}
+	s.tellDraining(c, which)
+	c.Response().Committed, c.Response().Status = true, http.StatusSwitchingProtocols
+	if err := terminal.Serve(ctx, c.Response(), c.Request(), tty); err != nil {
+		c.Response().Committed = false
+		return err
+	}
+	return nil
+}
