@@ -12,11 +12,14 @@ import (
 // terminal answers GET /v1/leases/{lease}/terminal by a WebSocket, see package
 // terminal. A server that stops tells its client, and ends what runs there.
 func (s *Server) terminal(c echo.Context) error {
-	want, err := terminal.Asked(c.Request())
+	which, err := ref(c)
 	if err != nil {
 		return err
 	}
-	which, err := ref(c)
+	if _, err := s.locate(c); err != nil {
+		return err
+	}
+	want, err := terminal.Asked(c.Request())
 	if err != nil {
 		return err
 	}
@@ -38,7 +41,6 @@ func (s *Server) terminal(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	s.tellDraining(c, which)
 	c.Response().Committed, c.Response().Status = true, http.StatusSwitchingProtocols
 	if err := terminal.Serve(ctx, c.Response(), c.Request(), tty); err != nil {
 		c.Response().Committed = false
