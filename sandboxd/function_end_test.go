@@ -115,9 +115,12 @@ func functionEndings(t *testing.T, a *agenttest.Agent) {
 	// Whatever stands ready is a process like any other, to who works in the slot.
 	server := fn{source: py("import os\nreturn os.getppid()")}.returns(t, a)
 	require.Equal(t, true, bash(t, a, "kill -9 "+server)["success"])
-	for range 2 { // the first may have gone to the last child of the one that was killed
-		assert.Equal(t, "4", fn{source: py("return 4")}.returns(t, a))
+	// The next run may have gone to the last child of the one that was killed, and
+	// nobody knows how far it came.
+	if r = (fn{source: py("return 4")}).run(t, a); r.Error != nil {
+		assert.Equal(t, api.FunctionSignal, r.Error.Kind)
 	}
+	assert.Equal(t, "5", fn{source: py("return 5")}.returns(t, a))
 	assert.Equal(t, true, bash(t, a, "sleep 0.01 & true")["success"])
 	got, result := fn{source: py("return 5")}.runIn(t, a, "slot_0")
 	assert.Equal(t, "5", string(got.FuncReturn))
