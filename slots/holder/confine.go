@@ -25,8 +25,10 @@ const (
 	ConfineNoNetwork = "no-network"
 	// ConfineApart keeps the process, and what descends from it, from tracing
 	// others of the slot and from reading and writing their memory, where the
-	// kernel has Landlock's scopes (6.12).
-	ConfineApart = "apart"
+	// kernel has Landlock's scopes (6.12). ConfineApartFiles is the same in a slot
+	// whose Plan has Landlock.Files.
+	ConfineApart      = "apart"
+	ConfineApartFiles = "apart-files"
 	// ConfineStay runs the process as a child, writes its wait status as four
 	// little-endian bytes to descriptor 3, and stays until everything that
 	// descends from it has ended.
@@ -70,8 +72,9 @@ func confine(words []string) error {
 			return fmt.Errorf("become subreaper: %w", err)
 		}
 	}
-	if slices.Contains(words, ConfineApart) {
-		if err := setApart(); err != nil {
+	files := slices.Contains(words, ConfineApartFiles)
+	if files || slices.Contains(words, ConfineApart) {
+		if err := setApart(files); err != nil {
 			return fmt.Errorf("set apart: %w", err)
 		}
 	}

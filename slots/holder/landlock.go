@@ -36,7 +36,7 @@ func setLandlock(p *Plan) error {
 		}
 	}
 	if l.Scope {
-		if err := landlock.V6.RestrictScoped(); err != nil {
+		if err := restrictScope(ll.ScopeAbstractUnixSocket|ll.ScopeSignal, l.Files); err != nil {
 			return fmt.Errorf("restrict scope: %w", err)
 		}
 	}
@@ -70,29 +70,63 @@ func restrictFiles(l *Landlock) error {
 // setApart gives this thread a Landlock domain of its own. The kernel lets no
 // process look into one of another domain, unless that is a part of its own.
 // A domain has to forbid something, and this is the least: sockets with
-// abstract names that others listen on. A rule about files would have every
-// layer below it forbid moving them between directories.
-func setApart() error {
-	attr := ll.RulesetAttr{Scoped: ll.ScopeAbstractUnixSocket}
-	rules, err := ll.LandlockCreateRuleset(&attr, 0)
+// abstract names that others listen on. files says that the slot has a layer
+// about files.
+func setApart(files bool) error {
+	err := restrictScope(ll.ScopeAbstractUnixSocket, files)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, errNoRuleset) {
+		return nil // a slot without limits, whose processes may gain privileges; a kernel that knows no such domain
+	}
+	return err
+}
+
+var errNoRuleset = errors.New("create ruleset")
+
+// restrictScope adds a layer of scopes. files says that another layer is about
+// files: only then may this one say that it leaves moving them to that.
+func restrictScope(scoped uint64, files bool) error {
+	rules, err := newRuleset(ll.RulesetAttr{Scoped: scoped}, files)
 	if err != nil {
-		return nil //nolint:nilerr // a kernel that knows no such domain
+		return err
 	}
 	defer unix.Close(rules)
-	if err := ll.LandlockRestrictSelf(rules, 0); err != nil && !errors.Is(err, unix.EPERM) {
-		return err // EPERM: a slot without limits, whose processes may gain privileges
+	return ll.LandlockRestrictSelf(rules, 0)
+}
+
+// newRuleset makes a ruleset. Once one layer is about files, every other one
+// denies moving them between directories unless it says otherwise; and when one
+// says so, all are about files. movable has the ruleset say it, for everything
+// below this process's root.
+func newRuleset(attr ll.RulesetAttr, movable bool) (int, error) {
+	if movable {
+		attr.HandledAccessFS |= ll.AccessFSRefer
 	}
-	return nil
+	rules, err := ll.LandlockCreateRuleset(&attr, 0)
+	if err != nil {
+		return -1, fmt.Errorf("%w: %w", errNoRuleset, err)
+	}
+	if !movable {
+		return rules, nil
+	}
+	root, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = ll.LandlockAddPathBeneathRule(rules, &ll.PathBeneathAttr{AllowedAccess: ll.AccessFSRefer, ParentFd: root}, 0)
+		unix.Close(root)
+	}
+	if err != nil {
+		unix.Close(rules)
+		return -1, fmt.Errorf("leave moving files alone: %w", err)
+	}
+	return rules, nil
 }
 
 // portRules makes a ruleset that leaves TCP connections to every port but
 // one. Landlock knows only what is allowed, so all others are named; the
 // spawner does it once and holders share the descriptor.
-func portRules(port int) (int, error) {
-	attr := ll.RulesetAttr{HandledAccessNet: ll.AccessNetConnectTCP}
-	rules, err := ll.LandlockCreateRuleset(&attr, 0)
+func portRules(port int, movable bool) (int, error) {
+	rules, err := newRuleset(ll.RulesetAttr{HandledAccessNet: ll.AccessNetConnectTCP}, movable)
 	if err != nil {
-		return -1, fmt.Errorf("create ruleset: %w", err)
+		return -1, err
 	}
 	for p := range 1 << 16 {
 		if p == port {

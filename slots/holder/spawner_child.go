@@ -69,10 +69,12 @@ func SpawnerMain() int {
 }
 
 type spawnerServer struct {
-	conn *blockingConn
-	made chan struct{}
-	// rules is the port ruleset, which holders find at rulesFD; or nothing.
-	rules []uintptr
+	conn     *blockingConn
+	made     chan struct{}
+	hidePort int // 0: none
+	// rules are the port rulesets, which holders find at rulesFD, by whether
+	// they have mounts of their own.
+	rules map[bool]uintptr
 
 	mu      sync.Mutex     // guards holders; held across the clone, so that no end is missed
 	holders map[int]uint64 // order ids by pid
@@ -90,14 +92,27 @@ func (s *spawnerServer) setUp() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return &stageError{"subreaper", err}
 	}
-	if setup.HidePort != 0 {
-		rules, err := portRules(setup.HidePort)
-		if err != nil {
-			return &stageError{"hide port", err}
-		}
-		s.rules = []uintptr{uintptr(rules)}
-	}
+	s.hidePort, s.rules = setup.HidePort, map[bool]uintptr{}
 	return s.conn.send(kindReady, 0, nil)
+}
+
+// portRules are the descriptors of the ruleset for a holder, with mounts of its
+// own or without: one, or none when no port is hidden. Holders with mounts of
+// their own have no layer about files.
+func (s *spawnerServer) portRules(ownMounts bool) ([]uintptr, error) {
+	if s.hidePort == 0 {
+		return nil, nil
+	}
+	rules, made := s.rules[ownMounts]
+	if !made {
+		fd, err := portRules(s.hidePort, !ownMounts)
+		if err != nil {
+			return nil, &stageError{"hide port", err}
+		}
+		rules = uintptr(fd)
+		s.rules[ownMounts] = rules
+	}
+	return []uintptr{rules}, nil
 }
 
 func (s *spawnerServer) make(f frame) {
@@ -125,9 +140,13 @@ func (s *spawnerServer) clone(f frame) (pid, pidfd int, err error) {
 	if err := os.Chdir(o.Dir); err != nil {
 		return 0, 0, &stageError{"sandbox directory", err}
 	}
+	rules, err := s.portRules(o.Namespaces.Mount)
+	if err != nil {
+		return 0, 0, err
+	}
 	attr := &syscall.ProcAttr{
 		Env:   []string{"GODEBUG=madvdontneed=1"},
-		Files: append([]uintptr{0, 1, 2, uintptr(f.files[0])}, s.rules...),
+		Files: append([]uintptr{0, 1, 2, uintptr(f.files[0])}, rules...),
 		Sys:   cloneAttr(&o),
 	}
 	attr.Sys.PidFD = &pidfd

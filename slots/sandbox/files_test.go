@@ -24,6 +24,7 @@ var fileExamples = []example{
 	{"files of any size come and go exactly", fileSizes},
 	{"errors of operations keep their kind", fileErrors},
 	{"F03 a link leads an operation no further than the slot", fileLinks},
+	{"files move between directories, and are linked", fileMoves},
 	{"a cancelled operation ends", fileCancel},
 	{"an operation whose output nobody takes ends", fileOutputRefused},
 	{"a spill file is the slot's to read", spill},
@@ -57,6 +58,15 @@ func fileOwner(t *testing.T, x fixture) {
 	text, err := read(t, x, "/workspace/dir/by-op")
 	require.NoError(t, err)
 	assert.Equal(t, "text", text)
+}
+
+// fileMoves asks the kernel itself: mv copies where it has to.
+func fileMoves(t *testing.T, x fixture) {
+	const moves = `import os
+os.makedirs('a'); os.makedirs('b/c'); open('a/f', 'w').close(); os.makedirs('a/d/e')
+os.rename('a/f', 'b/f'); os.rename('a/d', 'b/c/d'); os.link('b/f', 'a/g')
+print(os.listdir('b/c/d'), os.listdir('a'))`
+	assert.Equal(t, "['e'] ['g']\n", output(t, x.s, "exec python3 -c \""+moves+"\""))
 }
 
 func fileSizes(t *testing.T, x fixture) {

@@ -258,6 +258,14 @@ func (i *instance) landlock() *holder.Landlock {
 	return l
 }
 
+// apart is the word that keeps a process from looking into others of the slot.
+func (i *instance) apart() string {
+	if i.how.files {
+		return holder.ConfineApartFiles
+	}
+	return holder.ConfineApart
+}
+
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // environment is all that a process of the slot finds; nothing of the agent's

@@ -150,7 +150,7 @@ func (i *instance) prime(n Interpreter) (*primed, error) {
 	if err == nil {
 		r := holder.Request{Argv: n.Once, Files: files, Keep: true}
 		if n.Primed { // others do their jobs while it waits for its own
-			r.Confine = []string{holder.ConfineApart}
+			r.Confine = []string{i.apart()}
 		}
 		p.process, err = i.holder.Start(r)
 	}

@@ -75,7 +75,7 @@ func (i *instance) startServer(ctx context.Context, n Interpreter) (*server, err
 		return nil, fmt.Errorf("make stream: %w", err)
 	}
 	defer unix.Close(ends[1])
-	k, err := i.keep(holder.Request{Argv: n.Serve, Files: []int{-1, null, null, ends[1]}, Confine: []string{holder.ConfineApart}})
+	k, err := i.keep(holder.Request{Argv: n.Serve, Files: []int{-1, null, null, ends[1]}, Confine: []string{i.apart()}})
 	if err != nil {
 		unix.Close(ends[0])
 		return nil, err
