@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"berth/orchestrator/client"
@@ -57,14 +58,14 @@ func (p Pool) prepare(ctx context.Context) (slots int, take func(context.Context
 	}, nil
 }
 
-// Started waits for the first containers of the pool and returns them.
+// Started waits until slots of the pool are known and returns its containers.
 func (p Pool) Started(ctx context.Context) ([]poolapi.Container, error) {
 	within := cmp.Or(p.Within, startsSoon)
-	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("none of its containers is there after %v", within))
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("none of its slots is there after %v", within))
 	defer cancel()
 	for {
 		there, err := p.Client.Containers(ctx)
-		if err == nil && len(there) > 0 {
+		if err == nil && slices.ContainsFunc(there, func(c poolapi.Container) bool { return len(c.Slots) > 0 }) {
 			return there, nil
 		}
 		select {

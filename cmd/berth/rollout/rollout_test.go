@@ -166,5 +166,5 @@ func TestRolloutOnAPoolThatNeverStartsIsAnError(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	_, err = rollout.Run(t.Context(), rollout.Pool{Client: pool, Slots: 1, Within: 50 * time.Millisecond}, rollout.Config{})
-	require.ErrorContains(t, err, "none of its containers is there after 50ms")
+	require.ErrorContains(t, err, "none of its slots is there after 50ms")
 }
