@@ -38,10 +38,16 @@ func (s *Server) newTools() *function.Runner {
 	return function.New(s.configs, c)
 }
 
+// ofThisProcess are variables that are true for this process only: a sandbox
+// has a home and a place for temporary files of its own, and an interpreter of
+// its own.
+var ofThisProcess = []string{"HOME", "TMPDIR", "PWD", "OLDPWD", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "NODE_PATH", "NODE_OPTIONS"}
+
 // hostEnvironment is what local sandboxes see of this process's environment:
 // not our own settings, which may name secrets.
 func hostEnvironment(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
-		return strings.HasPrefix(pair, prefix) || strings.HasPrefix(pair, "SANDBOXD_") || strings.HasPrefix(pair, "NOMAD_TOKEN=") || strings.HasPrefix(pair, "BERTH_TOKEN=")
+		name, _, _ := strings.Cut(pair, "=")
+		return slices.Contains(ofThisProcess, name) || strings.HasPrefix(pair, prefix) || strings.HasPrefix(pair, "SANDBOXD_") || strings.HasPrefix(pair, "NOMAD_TOKEN=") || strings.HasPrefix(pair, "BERTH_TOKEN=")
 	})
 }

@@ -207,7 +207,10 @@ func kindOf(value json.RawMessage) string {
 
 var (
 	integerText = regexp.MustCompile(`^[+-]?[0-9]+$`)
-	numberText  = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?$`)
+	// wholeText may become an integer: a larger exponent would make of a few bytes
+	// thousands.
+	wholeText  = regexp.MustCompile(`^-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,100})?([eE][+-]?[0-9]{1,2})?$`)
+	numberText = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?$`)
 )
 
 // coerceTo makes a value of the type. Every digit of a number is kept.
@@ -218,13 +221,9 @@ func coerceTo(want string, value json.RawMessage) (json.RawMessage, bool) {
 	switch want {
 	case "integer":
 		if isText && integerText.MatchString(text) {
-			n, ok := new(big.Int).SetString(text, 10)
-			if !ok {
-				return nil, false
-			}
-			return json.RawMessage(n.String()), true
+			return json.RawMessage(plainInteger(text)), true
 		}
-		if kindOf(value) != "number" || !numberText.Match(value) {
+		if kindOf(value) != "number" || !wholeText.Match(value) {
 			return nil, false
 		}
 		r, ok := new(big.Rat).SetString(string(value))
@@ -247,6 +246,19 @@ func coerceTo(want string, value json.RawMessage) (json.RawMessage, bool) {
 		}
 	}
 	return nil, false
+}
+
+// plainInteger is the integer as JSON writes it. It takes time as its length:
+// the text may be as long as a request.
+func plainInteger(text string) string {
+	digits := strings.TrimLeft(strings.TrimLeft(text, "+-"), "0")
+	switch {
+	case digits == "":
+		return "0"
+	case text[0] == '-':
+		return "-" + digits
+	}
+	return digits
 }
 
 // article names types in a sentence.

@@ -315,16 +315,25 @@ func (r *Runner) attempt(ctx context.Context, p *plan, source string, result *po
 	if err != nil {
 		return nil, false, err
 	}
-	well := false
-	defer func() { w.put(h, well && p.reuse) }()
+	well, ours := false, true
+	defer func() {
+		if ours {
+			w.put(h, well && p.reuse)
+		}
+	}()
 	result.Timings.Queue = milliseconds(time.Since(began))
 	result.Sandbox.Container, result.Sandbox.SlotID, result.Sandbox.Reused = h.lease.Container.ID, h.lease.Slot.SlotID, h.reused
 	began = time.Now()
+	stop := w.hold(ctx, h, p.timeout+slack)
 	failure, cached, err := r.ensure(ctx, place, h, p)
+	stop()
 	result.Timings.Env, result.Sandbox.EnvCached = milliseconds(time.Since(began)), cached
 	if err != nil || failure != nil {
 		well = failure != nil
 		return failure, h.reused && gone(err), err
+	}
+	if ours = w.lasts(ctx, h, p.timeout+slack); !ours {
+		return nil, true, slots.Errorf(slots.KindSlotLost, "lease ended before the run began").WithExecuted(slots.ExecutedNever)
 	}
 	args, err := json.Marshal(p.call(source))
 	if err != nil {

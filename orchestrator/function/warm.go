@@ -67,13 +67,12 @@ type want struct {
 
 // get is a slot for a run. put gives it back.
 func (w *warm) get(ctx context.Context, want want) (*held, error) {
-	for !want.fresh {
+	for !want.fresh && ctx.Err() == nil {
 		h := w.takeIdle(want.tenant)
 		if h == nil {
 			break
 		}
-		h.keep = want.keep
-		if w.lasts(ctx, h, want.run+slack) {
+		if w.fits(ctx, h, want) {
 			return h, nil
 		}
 	}
@@ -88,6 +87,10 @@ func (w *warm) get(ctx context.Context, want want) (*held, error) {
 func (w *warm) takeIdle(t tenant) *held {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.takeIdleLocked(t)
+}
+
+func (w *warm) takeIdleLocked(t tenant) *held {
 	list := w.idle[t]
 	if len(list) == 0 {
 		return nil
@@ -113,18 +116,61 @@ func (w *warm) dropLocked(h *held) bool {
 	return false
 }
 
-// lasts has the lease hold for so long, and reports whether it does.
+// fits makes the slot that another run has left what this one wants, and
+// reports whether it is that.
+func (w *warm) fits(ctx context.Context, h *held, want want) bool {
+	h.keep = want.keep
+	return w.lasts(ctx, h, want.run+slack)
+}
+
+// lasts has the lease hold for so long, and reports whether it does. If not,
+// the slot is not the caller's any more.
 func (w *warm) lasts(ctx context.Context, h *held, d time.Duration) bool {
 	if time.Until(h.lease.Slot.ExpiresAt) >= d {
 		return true
 	}
 	renewed, err := w.leases.Renew(ctx, h.lease.Ref(), min(d+h.keep, pool.MaxTTL))
-	if err != nil {
+	switch {
+	case err == nil:
+		h.lease = renewed
+		return true
+	case ctx.Err() != nil:
+		w.put(h, true) // it is the caller that has gone
+	default:
 		w.release(h)
-		return false
 	}
-	h.lease = renewed
-	return true
+	return false
+}
+
+// hold renews the lease while something goes on for which nobody knows how long
+// it takes, until the function that it returns is called.
+func (w *warm) hold(ctx context.Context, h *held, d time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	lease, ended := h.lease, make(chan struct{})
+	go func() { // ends with stop
+		defer close(ended)
+		tick := time.NewTicker(slack / 4)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if time.Until(lease.Slot.ExpiresAt) >= d {
+				continue
+			}
+			// Whether it still holds, who asks next is told.
+			if renewed, err := w.leases.Renew(ctx, lease.Ref(), min(d+h.keep, pool.MaxTTL)); err == nil {
+				lease = renewed
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+		h.lease = lease
+	}
 }
 
 // acquire gets a slot of the pool, which is pristine.
@@ -150,6 +196,11 @@ func (w *warm) await(ctx context.Context, want want) (*held, error) {
 		return nil, errClosed
 	}
 	if !want.fresh {
+		// One may have come to rest since the look for it.
+		if h := w.takeIdleLocked(want.tenant); h != nil {
+			w.mu.Unlock()
+			return w.orAnother(ctx, h, want)
+		}
 		w.waiting[want.tenant] = append(w.waiting[want.tenant], given)
 	}
 	w.short[want.tenant.template]++
@@ -180,7 +231,7 @@ func (w *warm) await(ctx context.Context, want want) (*held, error) {
 		if late := <-acquired; late.err == nil {
 			w.put(late.h, true)
 		}
-		return h, nil
+		return w.orAnother(ctx, h, want)
 	}
 	w.mu.Lock()
 	list := w.waiting[want.tenant]
@@ -196,12 +247,21 @@ func (w *warm) await(ctx context.Context, want want) (*held, error) {
 	select {
 	case h := <-given: // both came
 		if got.err != nil {
-			return h, nil
+			return w.orAnother(ctx, h, want)
 		}
 		w.put(h, true)
 	default:
 	}
 	return got.h, got.err
+}
+
+// orAnother is the slot that another run has left, or, when that is not ours any
+// more, the next one.
+func (w *warm) orAnother(ctx context.Context, h *held, want want) (*held, error) {
+	if w.fits(ctx, h, want) {
+		return h, nil
+	}
+	return w.get(ctx, want)
 }
 
 var errClosed = slots.Errorf(slots.KindDraining, "orchestrator is shutting down")
