@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"berth/orchestrator/backend/local"
 )
 
 const (
@@ -158,7 +160,7 @@ func (c *Container) Close() error {
 	if c.err != nil {
 		errs = append(errs, fmt.Errorf("container ended: %w\n%s", c.err, c.tail()))
 	}
-	if err := os.RemoveAll(c.dir); err != nil {
+	if err := local.RemoveTree(c.dir); err != nil {
 		errs = append(errs, fmt.Errorf("remove directory of container: %w", err))
 	}
 	return errors.Join(errs...)

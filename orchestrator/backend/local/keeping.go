@@ -373,7 +373,7 @@ func (k *keeping) undo(why error) {
 func (k *keeping) giveUp(why string) {
 	k.log.Error("container given up", "error", why, "crashes", k.Crashes)
 	k.Ended = why
-	err := errors.Join(k.dir.save(k.state), removeTree(k.dir.dataDir()), os.Remove(k.dir.token()))
+	err := errors.Join(k.dir.save(k.state), RemoveTree(k.dir.dataDir()), os.Remove(k.dir.token()))
 	if err != nil {
 		k.log.Error("cannot tidy up after a container", "error", err)
 	}

@@ -183,9 +183,9 @@ func TestATreeIsRemovedThatItsOwnerHasClosed(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(closed, "file"), nil, 0))
 	require.NoError(t, os.Chmod(closed, 0))
 	require.NoError(t, os.Chmod(filepath.Dir(closed), 0o100))
-	require.NoError(t, removeTree(root))
+	require.NoError(t, RemoveTree(root))
 	assert.NoDirExists(t, root)
-	assert.NoError(t, removeTree(root), "twice is once")
+	assert.NoError(t, RemoveTree(root), "twice is once")
 }
 
 func TestArgumentsSayTheSpecAndTheEnvironmentIsSmall(t *testing.T) {

@@ -88,7 +88,7 @@ func (b *Backend) askProbe(ctx context.Context, spec backend.Spec) (answer []byt
 	if err != nil {
 		return nil, fmt.Errorf("probe isolation: %w", err)
 	}
-	defer func() { err = errors.Join(err, removeTree(dir)) }()
+	defer func() { err = errors.Join(err, RemoveTree(dir)) }()
 	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // see above
 		return nil, fmt.Errorf("probe isolation: %w", err)
 	}

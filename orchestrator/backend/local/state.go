@@ -154,11 +154,11 @@ func (d directory) remove() error {
 	err = errors.Join(err, listErr)
 	for _, entry := range entries {
 		if entry.Name() != "lock" {
-			err = errors.Join(err, removeTree(d.join(entry.Name())))
+			err = errors.Join(err, RemoveTree(d.join(entry.Name())))
 		}
 	}
 	if err == nil {
-		err = removeTree(string(d))
+		err = RemoveTree(string(d))
 	}
 	if err != nil {
 		return fmt.Errorf("remove container: %w", err)
@@ -166,9 +166,9 @@ func (d directory) remove() error {
 	return nil
 }
 
-// removeTree is os.RemoveAll, also of directories that a slot has closed to
+// RemoveTree is os.RemoveAll, also of directories that a slot has closed to
 // its own user, and of what a process still writes to that is about to end.
-func removeTree(path string) error {
+func RemoveTree(path string) error {
 	var err error
 	for range 5 {
 		if err = os.RemoveAll(path); err == nil {
