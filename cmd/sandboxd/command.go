@@ -76,12 +76,13 @@ func serve(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		logger.Error("cannot protect the agent", "error", err)
 		return exitFailed
 	}
-	ctx, reload, stop := untilTold(ctx, logger)
-	defer stop()
-	agent, err := sandboxd.Open(ctx, config, version, logger)
+	life, end := context.WithCancel(ctx)
+	defer end()
+	running, reload := untilTold(life, logger)
+	agent, err := sandboxd.Open(running, config, version, logger)
 	if err == nil {
-		go keepReloading(ctx, agent, reload, logger) // ends with the context
-		err = agent.Run(ctx)
+		go keepReloading(life, agent, reload, logger) // ends with us: a drain may be long
+		err = agent.Run(running)
 	}
 	if err != nil {
 		logger.Error("ended", "error", err)
@@ -110,11 +111,11 @@ func keepReloading(ctx context.Context, agent *sandboxd.Agent, told <-chan struc
 	}
 }
 
-// untilTold ends the context at SIGTERM or SIGINT, and tells of SIGHUP. Every
-// other signal that can be caught is noted and survived: slots must not end
-// the agent.
-func untilTold(ctx context.Context, logger hclog.Logger) (_ context.Context, reload <-chan struct{}, _ context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
+// untilTold makes a context that ends at SIGTERM or SIGINT, and tells of SIGHUP
+// until ctx ends. Every other signal that can be caught is noted and survived:
+// slots must not end the agent.
+func untilTold(ctx context.Context, logger hclog.Logger) (running context.Context, reload <-chan struct{}) {
+	running, cancel := context.WithCancelCause(ctx)
 	signals := sandbox.Signals()
 	told := make(chan struct{}, 1)
 	go func() { // ends with the context
@@ -137,5 +138,5 @@ func untilTold(ctx context.Context, logger hclog.Logger) (_ context.Context, rel
 			}
 		}
 	}()
-	return ctx, told, func() { cancel(nil) }
+	return running, told
 }
