@@ -204,7 +204,7 @@ func (s *Spawner) Spawn(ctx context.Context, p Plan, before func(pid int) error)
 	s.gone[id] = gone
 	s.mu.Unlock()
 	answer := s.expect(id)
-	err = s.conn.send(kindSpawn, id, encode(order{Dir: p.Dir, Namespaces: p.Namespaces, IDs: p.IDs}), int(theirs.Fd()))
+	err = s.conn.send(kindSpawn, id, encode(order{Dir: p.Dir, Namespaces: p.Namespaces, IDs: p.IDs, Files: p.Landlock != nil && p.Landlock.Files}), int(theirs.Fd()))
 	theirs.Close()
 	var f frame
 	if err == nil {

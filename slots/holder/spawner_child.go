@@ -21,6 +21,7 @@ type order struct {
 	Dir        string     `json:"dir"`
 	Namespaces Namespaces `json:"namespaces"`
 	IDs        IDs        `json:"ids"`
+	Files      bool       `json:"files"` // the plan's Landlock.Files
 }
 
 // spawnerSetup is the first message to a spawner.
@@ -73,7 +74,7 @@ type spawnerServer struct {
 	made     chan struct{}
 	hidePort int // 0: none
 	// rules are the port rulesets, which holders find at rulesFD, by whether
-	// they have mounts of their own.
+	// they have a layer about files too.
 	rules map[bool]uintptr
 
 	mu      sync.Mutex     // guards holders; held across the clone, so that no end is missed
@@ -96,21 +97,20 @@ func (s *spawnerServer) setUp() error {
 	return s.conn.send(kindReady, 0, nil)
 }
 
-// portRules are the descriptors of the ruleset for a holder, with mounts of its
-// own or without: one, or none when no port is hidden. Holders with mounts of
-// their own have no layer about files.
-func (s *spawnerServer) portRules(ownMounts bool) ([]uintptr, error) {
+// portRules are the descriptors of the ruleset for a holder, with a layer about
+// files or without: one, or none when no port is hidden.
+func (s *spawnerServer) portRules(files bool) ([]uintptr, error) {
 	if s.hidePort == 0 {
 		return nil, nil
 	}
-	rules, made := s.rules[ownMounts]
+	rules, made := s.rules[files]
 	if !made {
-		fd, err := portRules(s.hidePort, !ownMounts)
+		fd, err := portRules(s.hidePort, files)
 		if err != nil {
 			return nil, &stageError{"hide port", err}
 		}
 		rules = uintptr(fd)
-		s.rules[ownMounts] = rules
+		s.rules[files] = rules
 	}
 	return []uintptr{rules}, nil
 }
@@ -140,7 +140,7 @@ func (s *spawnerServer) clone(f frame) (pid, pidfd int, err error) {
 	if err := os.Chdir(o.Dir); err != nil {
 		return 0, 0, &stageError{"sandbox directory", err}
 	}
-	rules, err := s.portRules(o.Namespaces.Mount)
+	rules, err := s.portRules(o.Files)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -76,7 +76,7 @@ var hosts atomic.Int32
 func firstUID() int { return 1_000_000 + os.Getpid()%10_000*5000 + int(hosts.Add(1))%50*100 }
 
 func atLevel(l slots.Level) func(*sandbox.Config) {
-	return func(c *sandbox.Config) { c.Attempt, c.NoCgroup = l, l < slots.LevelNSCgroup }
+	return func(c *sandbox.Config) { c.Attempt, c.NoCgroup, c.AgentPort = l, l < slots.LevelNSCgroup, 1 }
 }
 
 func open(t testing.TB, h *sandbox.Host, slot string) *sandbox.Sandbox {

@@ -172,6 +172,8 @@ func (v *server) run(ctx context.Context, j Job) (x holder.Exit, killed int, tak
 		x.Status = unix.WaitStatus(unix.SIGKILL)
 	}
 	if ok && taken {
+		// A server that is not what it was may not read.
+		v.control.SetWriteDeadline(time.Now().Add(killDeadline)) //nolint:errcheck // a socket has deadlines
 		_, err := v.control.Write([]byte{1})
 		v.ready = err == nil
 	}

@@ -212,7 +212,10 @@ func (t *terminal) follow(ctx context.Context) {
 	}
 	t.killAll(ctx)
 	x.Status = unix.WaitStatus(binary.LittleEndian.Uint32(b[:]))
-	x.CPU, x.MaxRSS = t.exit.CPU, t.exit.MaxRSS
+	ended := t.hasEnded()
+	if ended {
+		x.CPU, x.MaxRSS = t.exit.CPU, t.exit.MaxRSS
+	}
 	if !reported {
 		x.Status = unix.WaitStatus(unix.SIGKILL)
 	}
@@ -224,7 +227,7 @@ func (t *terminal) follow(ctx context.Context) {
 	}
 	t.end = outcome(ctx, x)
 	t.end = t.in.withLimits(t.end)
-	if !reported && t.err != nil && ctx.Err() == nil {
+	if !reported && ended && t.err != nil && ctx.Err() == nil {
 		t.fault = t.in.translate(t.err)
 	}
 }
