@@ -244,6 +244,24 @@ func TestATerminalEndsWithItsSlotAndSaysWhy(t *testing.T) {
 	require.NoError(t, session.Close())
 }
 
+func TestATerminalEndsWithItsLeaseAlsoWhenTheSlotStaysAsItIs(t *testing.T) {
+	t.Parallel()
+	a := best(t, agenttest.Options{})
+	lease, err := a.Acquire(t.Context(), "slot_0", api.LeaseRequest{Trajectory: "one", TTLSeconds: 3600})
+	require.NoError(t, err)
+	session, err := a.Terminal(t.Context(), "slot_0", &lease.Token, api.TerminalRequest{})
+	require.NoError(t, err)
+	_, err = a.Release(t.Context(), "slot_0", api.LeaseRelease{Token: lease.Token, Reset: new(false)})
+	require.NoError(t, err)
+	_, _ = io.Copy(io.Discard, session)
+	_, err = session.Wait()
+	assert.Equal(t, slots.KindInterrupted, slots.AsError(err).Kind, "%v", err)
+	require.Eventually(t, func() bool {
+		_, err = a.Acquire(t.Context(), "slot_0", api.LeaseRequest{Trajectory: "two", TTLSeconds: 60})
+		return err == nil
+	}, soon, 10*time.Millisecond, "%v", err)
+}
+
 func TestADrainTellsTerminals(t *testing.T) {
 	t.Parallel()
 	a := best(t, agenttest.Options{Args: []string{"--drain-timeout", "1s"}})

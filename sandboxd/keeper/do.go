@@ -10,10 +10,11 @@ import (
 	"berth/slots"
 )
 
-// op is one Do call at work.
+// op is one Do call at work, or a terminal.
 type op struct {
-	cancel context.CancelCauseFunc
-	done   chan struct{}
+	cancel   context.CancelCauseFunc
+	done     chan struct{}
+	terminal bool // it belongs to the lease, and ends with it
 }
 
 // Do runs one workspace operation as the slot, beside its executions and not

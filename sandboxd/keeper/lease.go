@@ -170,6 +170,12 @@ func (s *slot) releaseLocked(token uint64, resetDue bool) error {
 		return err
 	}
 	s.proof = slots.Receipt{}
+	// A reset ends all; without one, who had the lease must not go on typing.
+	for _, o := range s.ops {
+		if o.terminal {
+			o.cancel(slots.Errorf(slots.KindInterrupted, "lease of slot %s was released", s.id))
+		}
+	}
 	s.armLocked()
 	s.k.leaseEnded()
 	return nil

@@ -24,7 +24,7 @@ func (k *Keeper) Terminal(ctx context.Context, slotID string, token *uint64, c s
 		return nil, slots.Errorf(slots.KindConflict, "slot %s has %d terminals open, which is all it may have", slotID, cap(s.seats))
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	o := &op{cancel: cancel, done: make(chan struct{})}
+	o := &op{cancel: cancel, done: make(chan struct{}), terminal: true}
 	box, err := s.enter(ctx, token, o)
 	if err != nil {
 		<-s.seats
