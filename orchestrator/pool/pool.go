@@ -30,6 +30,7 @@ type pool struct {
 	duty       backend.Duty // as it was a moment ago
 
 	starting   map[string]bool // containers that were asked for
+	came       time.Time       // the last of them
 	starts     map[string]bool // starts under way by container; true: it has ended already
 	grew       time.Time
 	shrank     time.Time
@@ -91,7 +92,10 @@ func (p *pool) connected(known backend.Container, remote Remote) (old Remote) {
 	if p.starts[known.ID] || !p.owner.register(c) {
 		return remote
 	}
-	delete(p.starting, known.ID)
+	if p.starting[known.ID] {
+		delete(p.starting, known.ID)
+		p.came = time.Now()
+	}
 	p.containers[known.ID] = c
 	p.owner.spawn(c.watch)
 	return nil

@@ -62,7 +62,7 @@ func (p *pool) scale() {
 	}
 	d := autoscale.Decision{}
 	if duty.Held {
-		d = autoscale.Decide(p.existLocked(), p.template.policy(), now)
+		d = autoscale.Decide(p.existLocked(now), p.template.policy(), now)
 	}
 	p.refused = 0
 	if now.Before(p.startAfter) {
@@ -86,9 +86,16 @@ func (p *pool) scale() {
 	}
 }
 
+// demandSettles is how long after a container has come others may yet tell of
+// callers whom it serves by now: they say at most once a second how many wait.
+const demandSettles = 3 * time.Second
+
 // existLocked is what there is, for a decision.
-func (p *pool) existLocked() autoscale.Stats {
-	s := autoscale.Stats{Starting: len(p.starting), Queue: p.queue.len() + p.refused + p.duty.Demand, Grew: p.grew, Shrank: p.shrank}
+func (p *pool) existLocked(now time.Time) autoscale.Stats {
+	s := autoscale.Stats{Starting: len(p.starting), Queue: p.queue.len() + p.refused, Grew: p.grew, Shrank: p.shrank}
+	if now.Sub(p.came) >= demandSettles {
+		s.Queue += p.duty.Demand
+	}
 	for _, c := range p.containers {
 		if c.leaving() {
 			continue
