@@ -6,8 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"net"
-	"strconv"
 	"strings"
 	"time"
 
@@ -74,29 +72,6 @@ func (a *alloc) free(floor int) bool {
 	return a.ready && a.counted() && a.client == api.AllocClientStatusRunning && !a.moves && (floor < 0 || a.index < floor)
 }
 
-// indexOf reads the index from a name like job.group[3]; -1: there is none.
-func indexOf(name string) int {
-	_, after, ok := strings.Cut(name, "[")
-	n, err := strconv.Atoi(strings.TrimSuffix(after, "]"))
-	if !ok || err != nil {
-		return -1
-	}
-	return n
-}
-
-// address is where sandboxd listens, from the allocation's ports.
-func address(r *api.AllocatedResources) string {
-	if r == nil {
-		return ""
-	}
-	for _, p := range r.Shared.Ports {
-		if p.Label == jobs.Port {
-			return "http://" + net.JoinHostPort(p.HostIP, strconv.Itoa(p.Value))
-		}
-	}
-	return ""
-}
-
 // created is when an allocation was, or was changed. Events have lost the nanoseconds on their
 // way, so that there is no more to it than the second.
 func created(nanoseconds int64) time.Time { return time.Unix(nanoseconds/int64(time.Second), 0) }
@@ -104,7 +79,7 @@ func created(nanoseconds int64) time.Time { return time.Unix(nanoseconds/int64(t
 // fromStub reads an allocation of a list.
 func fromStub(s *api.AllocationListStub) *alloc {
 	return &alloc{
-		id: s.ID, index: indexOf(s.Name), url: address(s.AllocatedResources), desired: s.DesiredStatus, client: s.ClientStatus,
+		id: s.ID, index: jobs.AllocationIndex(s.Name), url: jobs.AllocationURL(s.AllocatedResources), desired: s.DesiredStatus, client: s.ClientStatus,
 		node: s.NodeID, modify: s.ModifyIndex, modified: created(s.ModifyTime), created: created(s.CreateTime), words: lastWords(s.TaskStates, s.ClientDescription, s.DesiredDescription),
 	}
 }
@@ -112,7 +87,7 @@ func fromStub(s *api.AllocationListStub) *alloc {
 // fromEvent reads an allocation of an event.
 func fromEvent(s *api.Allocation) *alloc {
 	return &alloc{
-		id: s.ID, index: indexOf(s.Name), url: address(s.AllocatedResources), desired: s.DesiredStatus, client: s.ClientStatus,
+		id: s.ID, index: jobs.AllocationIndex(s.Name), url: jobs.AllocationURL(s.AllocatedResources), desired: s.DesiredStatus, client: s.ClientStatus,
 		node: s.NodeID, modify: s.ModifyIndex, modified: created(s.ModifyTime), created: created(s.CreateTime), moves: s.DesiredTransition.ShouldMigrate(),
 		words: lastWords(s.TaskStates, s.ClientDescription, s.DesiredDescription),
 	}

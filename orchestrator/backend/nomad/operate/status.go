@@ -5,10 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -140,8 +137,8 @@ func (o *Operator) allocations(ctx context.Context, job string) ([]Allocation, e
 	all := make([]Allocation, len(stubs))
 	for i, s := range stubs {
 		all[i] = Allocation{
-			ID: s.ID, Job: s.JobID, Index: indexOf(s.Name), Node: s.NodeName, NodeID: s.NodeID, Version: s.JobVersion, Status: s.ClientStatus,
-			Desired: s.DesiredStatus, Created: time.Unix(0, s.CreateTime).UTC(), URL: address(s.AllocatedResources), Container: claims[s.ID], Words: lastWords(s),
+			ID: s.ID, Job: s.JobID, Index: jobs.AllocationIndex(s.Name), Node: s.NodeName, NodeID: s.NodeID, Version: s.JobVersion, Status: s.ClientStatus,
+			Desired: s.DesiredStatus, Created: time.Unix(0, s.CreateTime).UTC(), URL: jobs.AllocationURL(s.AllocatedResources), Container: claims[s.ID], Words: lastWords(s),
 		}
 		if s.DeploymentStatus != nil {
 			all[i].Healthy = s.DeploymentStatus.Healthy
@@ -169,27 +166,4 @@ func (o *Operator) claims(ctx context.Context, job string) (map[string]string, e
 		}
 	}
 	return all, nil
-}
-
-// indexOf reads the index from a name like job.group[3]; -1: there is none.
-func indexOf(name string) int {
-	_, after, ok := strings.Cut(name, "[")
-	n, err := strconv.Atoi(strings.TrimSuffix(after, "]"))
-	if !ok || err != nil {
-		return -1
-	}
-	return n
-}
-
-// address is where a task of the allocation listens.
-func address(r *api.AllocatedResources) string {
-	if r == nil {
-		return ""
-	}
-	for _, p := range r.Shared.Ports {
-		if p.Label == jobs.Port {
-			return "http://" + net.JoinHostPort(p.HostIP, strconv.Itoa(p.Value))
-		}
-	}
-	return ""
 }
