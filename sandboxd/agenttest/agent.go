@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -81,7 +82,7 @@ func Start(t testing.TB, o Options) *Agent {
 	a.cmd = exec.Command(sandboxtest.Agent(t), append(args, o.Args...)...) //nolint:noctx // Stop ends it, and asks first
 	a.cmd.Env = append([]string{"SECRET_OF_THE_AGENT=" + a.Token, "PATH=" + os.Getenv("PATH")}, o.Env...)
 	if o.UID != 0 {
-		a.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(o.UID), Gid: uint32(o.UID)}}
+		a.cmd.SysProcAttr = as(o.UID)
 		require.NoError(t, os.Chown(a.Dir, o.UID, o.UID))
 		require.NoError(t, os.Chown(tokenFile, o.UID, o.UID))
 	}
@@ -267,24 +268,50 @@ func offeredLevels(t testing.TB) []slots.Level {
 	t.Helper()
 	offered.once.Do(func() {
 		for _, l := range slots.Levels() {
-			args := []string{"probe", "--json", "--isolation-attempt", l.String()}
-			if l < slots.LevelNSCgroup {
-				args = append(args, "--cgroups", "off")
-			}
-			out, err := exec.CommandContext(t.Context(), sandboxtest.Agent(t), args...).Output()
-			var report struct{ Isolation slots.Isolation }
-			if err == nil {
-				err = json.NewDecoder(bytes.NewReader(out)).Decode(&report)
-			}
-			if err == nil && report.Isolation.Level == l {
-				offered.levels = append(offered.levels, l)
+			if err := Offers(t, l, 0); err != nil {
+				offered.report += fmt.Sprintf("%s: %v; ", l, err)
 				continue
 			}
-			offered.report += fmt.Sprintf("%s: reached %s, %v; ", l, report.Isolation.Level, err)
+			offered.levels = append(offered.levels, l)
 		}
 	})
 	if offered.report != "" {
 		t.Logf("levels that this machine does not offer here: %s", offered.report)
 	}
 	return offered.levels
+}
+
+// Offers asks the agent's own probe, run as the user, 0 for ours, and with
+// more of the agent's flags, whether it would reach the level. The error is
+// what the agent says in its refusal.
+func Offers(t testing.TB, l slots.Level, uid int, flags ...string) error {
+	t.Helper()
+	args := []string{"probe", "--json", "--isolation-attempt", l.String()}
+	if l < slots.LevelNSCgroup || uid != 0 {
+		args = append(args, "--cgroups", "off")
+	}
+	probe := exec.CommandContext(t.Context(), sandboxtest.Agent(t), append(args, flags...)...)
+	if uid != 0 {
+		probe.SysProcAttr = as(uid)
+	}
+	out, err := probe.Output()
+	if exit, is := errors.AsType[*exec.ExitError](err); is {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
+	}
+	if err != nil {
+		return err
+	}
+	var report struct{ Isolation slots.Isolation }
+	if err := json.NewDecoder(bytes.NewReader(out)).Decode(&report); err != nil {
+		return err
+	}
+	if report.Isolation.Level != l {
+		return fmt.Errorf("reached %s", report.Isolation.Level)
+	}
+	return nil
+}
+
+// as makes a process another user's.
+func as(uid int) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 }

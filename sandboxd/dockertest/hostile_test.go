@@ -1,6 +1,7 @@
 package dockertest_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,7 +37,7 @@ func suite(t *testing.T) string {
 // TestHostileCodeInsideContainers runs the hostile suite as the container's
 // program, agents and all: their levels are those that the container allows.
 // By default those families run that try to break out and to spy; the whole
-// suite with BERTH_LEVELS=all.
+// suite, and at every level, with BERTH_LEVELS=all.
 func TestHostileCodeInsideContainers(t *testing.T) {
 	e := needEngine(t)
 	dir := suite(t)
@@ -53,8 +54,8 @@ func TestHostileCodeInsideContainers(t *testing.T) {
 			args := slices.Concat([]string{
 				"run", "--rm", "--init", "--volume", dir + ":/suite:ro", "--volume", "/usr:/usr:ro", "--volume", "/etc:/etc:ro",
 				"--env", "BERTH_AGENT=/suite/sandboxd", "--env", "BERTH_ATTACKER=/suite/attacker", "--env", "TMPDIR=/data",
-				"--env", "PATH=/usr/bin:/bin", "--workdir", "/suite",
-			}, m.options, []string{e.image, "/suite/hostile.test", "-test.run", run, "-test.timeout", "40m"})
+				"--env", "PATH=/usr/bin:/bin", "--env", "BERTH_LEVELS", "--env", "BERTH_PATIENCE", "--workdir", "/suite",
+			}, m.options, []string{e.image, "/suite/hostile.test", "-test.run", run, "-test.timeout", "40m", fmt.Sprintf("-test.v=%v", testing.Verbose())})
 			out, err := exec.CommandContext(t.Context(), "docker", args...).CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			t.Logf("%s", out)

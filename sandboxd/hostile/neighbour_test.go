@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"berth/sandboxd/agenttest"
 	"berth/sandboxd/api"
 	"berth/slots"
 	"berth/slots/need"
@@ -154,7 +155,9 @@ func TestHostileXWithAPrivateRoot(t *testing.T) {
 		}
 		t.Run(set.name, func(t *testing.T) {
 			t.Parallel()
-			s := newSiege(t, set, "--root", "private")
+			private := []string{"--root", "private"}
+			need.Facility(t, "overlay", agenttest.Offers(t, set.level, set.uid, append(private, "--data-dir", publicDir(t))...))
+			s := newSiege(t, set, private...)
 			s.try(t, map[string]string{
 				"A01.signals": "none", "A03.trace": "none", "A05.agent": "none", "A06.tuning": "none", "A07.scheduling": "none", "A12.reach": "none", "A20.tty": "none",
 				"X01.paths": "none", "X01.proc": "none", "X02.hardlink": "none", "X03.signal": "none", "X05.path": "none", "X08.sysv": "none", "X10.keyring": "none",

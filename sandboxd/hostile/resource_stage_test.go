@@ -2,16 +2,13 @@ package hostile_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,7 +19,6 @@ import (
 	"berth/sandboxd/api"
 	"berth/slots"
 	"berth/slots/need"
-	"berth/slots/sandbox/sandboxtest"
 )
 
 // A stage is one agent that has an attacker in slot_0, a watched neighbour in
@@ -82,7 +78,7 @@ func settings(t *testing.T) []setting {
 	}
 	for _, l := range others {
 		user := another + int(l) // the kernel counts processes per user
-		if err := offers(t, l, user); err != nil {
+		if err := agenttest.Offers(t, l, user); err != nil {
 			t.Logf("level %s is not offered to another user: %v", l, err)
 			continue
 		}
@@ -90,25 +86,6 @@ func settings(t *testing.T) []setting {
 	}
 	slices.Reverse(list) // the strongest, which nothing excuses, first
 	return list
-}
-
-// offers asks the agent's probe, run as the user, for the level.
-func offers(t *testing.T, l slots.Level, uid int) error {
-	t.Helper()
-	probe := exec.CommandContext(t.Context(), sandboxtest.Agent(t), "probe", "--json", "--isolation-attempt", l.String(), "--cgroups", "off")
-	probe.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-	out, err := probe.Output()
-	if err != nil {
-		return fmt.Errorf("probe: %w", err)
-	}
-	var report struct{ Isolation slots.Isolation }
-	if err := json.NewDecoder(bytes.NewReader(out)).Decode(&report); err != nil {
-		return err
-	}
-	if report.Isolation.Level != l {
-		return fmt.Errorf("reached %s", report.Isolation.Level)
-	}
-	return nil
 }
 
 // stageOptions are the flags of a stage.
