@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,12 +82,8 @@ func (a *app) toolDemoIn(ctx context.Context, d toolDemo, dir string) error {
 	if err != nil {
 		return err
 	}
-	packages := filepath.Join(dir, "packages")
-	// The builds, under uids of their own, read the packages where they are.
-	if err := errors.Join(os.Mkdir(packages, 0o755), os.Chmod(packages, 0o755), os.Chmod(dir, 0o711)); err != nil { //nolint:gosec // see above
-		return fmt.Errorf("make directory: %w", err)
-	}
-	if err := tooldemo.WritePackages(packages); err != nil {
+	packages, err := tooldemo.PlacePackages(dir)
+	if err != nil {
 		return err
 	}
 	d.pool.Args = append([]string{"--environments-packages", packages}, d.pool.Args...)
@@ -118,11 +113,7 @@ func (a *app) runTools(ctx context.Context, c *container.Container, packages str
 	if err != nil {
 		return err
 	}
-	for _, v := range []poolapi.EnvironmentVariableRequest{
-		{Key: "PIP_FIND_LINKS", Value: packages},
-		{Key: "PIP_NO_INDEX", Value: "1"},
-		{Key: tooldemo.KeyVariable, Value: secrets.Key},
-	} {
+	for _, v := range tooldemo.Variables(packages, secrets) {
 		if _, err := organization.PutVariable(ctx, config.ID, v); err != nil {
 			return err
 		}
@@ -139,27 +130,11 @@ func (a *app) runTools(ctx context.Context, c *container.Container, packages str
 	return context.Cause(ctx)
 }
 
-// secretsOnDisk is an error when a file below the directory, which has the
-// pool's logs, its database and all that its containers keep, shows a secret.
+// secretsOnDisk is an error when a file below the directory shows a secret.
 func secretsOnDisk(dir string, secrets tooldemo.Secrets) error {
-	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // what is at work there makes and removes files
-		}
-		if err != nil || !entry.Type().IsRegular() {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err == nil && secrets.In(text) {
-			err = fmt.Errorf("%s shows a secret", path)
-		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("look for secrets: %w", err)
+	_, shown, err := secrets.Below(dir)
+	if len(shown) > 0 {
+		err = errors.Join(err, fmt.Errorf("%s shows a secret", strings.Join(shown, ", ")))
 	}
-	return nil
+	return err
 }

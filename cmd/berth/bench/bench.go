@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"strings"
 	"time"
 
 	"berth/cmd/berth/container"
@@ -48,9 +49,9 @@ func (c Config) withDefaults() Config {
 // measurement is how one row comes about.
 type measurement struct {
 	bar
-	slots   int  // of the container that it wants; 0: none
-	pool    bool // it wants the pool instead
-	fresh   bool // that has not worked yet
+	slots   int      // of the container that it wants; 0: none
+	pool    poolKind // that it wants instead
+	fresh   bool     // that has not worked yet
 	measure func(ctx context.Context, b *bench) (finding, error)
 }
 
@@ -84,24 +85,36 @@ type bench struct {
 	level   slots.Level    // of the last container
 }
 
-// Run measures and writes the tables to out: that of a container, and that of
-// the pool if it has rows. The error says that a row could not be measured for
-// another reason than missing permissions or programs, or that a process did not end well;
-// the tables are written all the same.
+// Run measures and writes the tables to out: that of a container, that of
+// function tools and that of a pool, those that have rows. The error says that a
+// row could not be measured for another reason than missing permissions or
+// programs, or that a process did not end well; the tables are written all the
+// same.
 func Run(ctx context.Context, config Config, out io.Writer) error {
 	b := &bench{Config: config.withDefaults()}
-	rows, err := b.rows(ctx, append(measurements(), functionMeasurements()...))
-	poolRows, poolErr := b.rows(ctx, poolMeasurements())
-	errs := []error{err, poolErr, b.stop(), context.Cause(ctx)}
-	fmt.Fprintf(out, "isolation %s, %d CPUs, p50 of %d runs, %d executions in a row\n", b.level, runtime.NumCPU(), b.Runs, b.Executions)
-	if len(rows) > 0 || len(poolRows) == 0 {
-		fmt.Fprintln(out)
-		errs = append(errs, writeTable(out, rows))
+	tables := []struct {
+		title string
+		of    []measurement
+	}{
+		{"", measurements()},
+		{fmt.Sprintf("\nfunction tools; those by POST /v1/tools/run on a pool of one container with %d slots\n", toolSlots), append(functionMeasurements(), toolMeasurements()...)},
+		{fmt.Sprintf("\na pool of %d containers with %d slots each, through its orchestrator\n", poolContainers, poolSlots), poolMeasurements()},
 	}
-	if len(poolRows) > 0 {
-		fmt.Fprintf(out, "\na pool of %d containers with %d slots each, through its orchestrator\n\n", poolContainers, poolSlots)
-		errs = append(errs, writeTable(out, poolRows))
+	var errs []error
+	var text strings.Builder
+	for _, table := range tables {
+		rows, err := b.rows(ctx, table.of)
+		errs = append(errs, err)
+		if len(rows) > 0 {
+			fmt.Fprintln(&text, table.title)
+			errs = append(errs, writeTable(&text, rows))
+		}
 	}
+	errs = append(errs, b.stop(), context.Cause(ctx))
+	if text.Len() == 0 {
+		errs = append(errs, writeTable(&text, nil))
+	}
+	fmt.Fprintf(out, "isolation %s, %d CPUs, p50 of %d runs, %d executions in a row\n%s", b.level, runtime.NumCPU(), b.Runs, b.Executions, text.String())
 	return errors.Join(errs...)
 }
 
@@ -133,8 +146,8 @@ func (b *bench) rows(ctx context.Context, of []measurement) (rows []row, err err
 // provide starts the container that the measurement wants, or the pool, unless
 // it runs.
 func (b *bench) provide(ctx context.Context, m measurement) error {
-	if m.pool {
-		return b.providePool(ctx)
+	if m.pool != noPool {
+		return b.providePool(ctx, m.pool)
 	}
 	if m.slots == 0 || b.running != nil && b.slots == m.slots && !m.fresh {
 		return nil

@@ -47,7 +47,11 @@ func measureAll(t *testing.T, rows []measurement, orchestrator string) string {
 	require.NoError(t, err, out.String())
 	t.Log(out.String())
 	if strings.Contains(out.String(), exec.ErrNotFound.Error()) {
-		need.Facility(t, "python3", errors.New(out.String()))
+		facility := "python3"
+		if strings.Contains(out.String(), "nodejs") { // what there is to install
+			facility = "node"
+		}
+		need.Facility(t, facility, errors.New(out.String()))
 	}
 	for _, m := range rows {
 		assert.Contains(t, out.String(), "| "+m.what)
@@ -72,6 +76,27 @@ func TestEveryBarOfFunctionsIsMeasuredAgainstARealContainer(t *testing.T) {
 	for _, m := range functionMeasurements() {
 		t.Run(m.what, func(t *testing.T) { measureAll(t, []measurement{m}, "") })
 	}
+}
+
+func TestEveryBarOfToolsIsMeasuredAgainstARealPool(t *testing.T) {
+	out := measureAll(t, toolMeasurements(), orchestrator(t))
+	assert.Regexp(t, `secrets in answers.*\| 0 \([1-9][0-9]+ answers, [1-9][0-9]+ files, 2 crashes\) .*\| met`, out)
+	assert.Regexp(t, `pip requirements.*\(p99 0\.[0-9]+ of 3 runs; the build [1-9][0-9]+ ms`, out, "a build takes longer than a look")
+}
+
+func TestToolsThatSlotsCannotRunAreToldWithTheirMend(t *testing.T) {
+	var out strings.Builder
+	require.NoError(t, Run(t.Context(), Config{
+		Binary: sandboxtest.Agent(t), Orchestrator: orchestrator(t), Runs: 3,
+		Only: regexp.MustCompile("Python function|TypeScript|secrets"),
+		Args: []string{"--first-uid", "700000", "--isolation-require", "none", "--env", "PATH=/nowhere"},
+	}, &out))
+	for _, mend := range []string{
+		"slots find no python3 (apt-get install python3)", "slots find no node (apt-get install nodejs)", "no tool has run (apt-get install python3)",
+	} {
+		assert.Contains(t, out.String(), mend)
+	}
+	assert.Equal(t, 5, strings.Count(out.String(), "| not measured |"))
 }
 
 func TestEveryBarIsMeasuredAgainstARealPool(t *testing.T) {

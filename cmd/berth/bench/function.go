@@ -5,20 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"time"
+	"strings"
 
 	"berth/sandboxd/api"
 )
 
-// functionMeasurements lists the rows of function tools.
+// functionMeasurements lists the rows of functions that a container runs.
 func functionMeasurements() []measurement {
-	const python, node = " × python3 -c pass", " × node -e 0"
+	const python = " × python3 -c pass"
 	at := func(v ...float64) []float64 { return v }
 	return []measurement{
 		{bar: bar{"trivial Python function by POST /execute, warm", python, false, at(0.5), at(0.25)}, slots: functionSlots, measure: measureFunction},
 		{bar: bar{"Python functions, 8 at once on 8 slots: runs per second", python, true, at(4), at(8)}, slots: functionSlots, measure: measureFunctions},
 		{bar: bar{"Python function that returns a pydantic model, warm", python, false, at(1.2), at(0.4)}, slots: functionSlots, measure: measureModel},
-		{bar: bar{"trivial JavaScript function by POST /execute, warm", node, false, at(1), at(0.2)}, slots: functionSlots, measure: measureScript},
 	}
 }
 
@@ -27,18 +26,13 @@ const functionSlots = 8
 const (
 	trivialFunction = "def f(x):\n    return x\n"
 	modelFunction   = "from pydantic import BaseModel\n\nclass M(BaseModel):\n    x: int\n    name: str\n\ndef f(x):\n    return M(x=x, name='n')\n"
-	scriptFunction  = "exports.f = (x) => x;\n"
 )
 
-// callFunction runs a function of one argument on the slot.
-func (b *bench) callFunction(ctx context.Context, slot int, sourceType, source string) error {
-	args := map[string]any{
-		"name": "f", "source_code": source, "source_type": sourceType, "args": map[string]any{"x": 1},
-	}
-	if sourceType == api.SourceJavaScript {
-		args["json_schema"] = map[string]any{"type": "object", "properties": map[string]any{"x": map[string]any{}}, "required": []string{"x"}}
-	}
-	r, err := b.execute(ctx, slot, api.FunctionTool, args)
+// callFunction runs a Python function of one argument on the slot.
+func (b *bench) callFunction(ctx context.Context, slot int, source string) error {
+	r, err := b.execute(ctx, slot, api.FunctionTool, map[string]any{
+		"name": "f", "source_code": source, "source_type": api.SourcePython, "args": map[string]any{"x": 1},
+	})
 	if err != nil {
 		return err
 	}
@@ -52,9 +46,9 @@ func (b *bench) callFunction(ctx context.Context, slot int, sourceType, source s
 // program is the run of the program that slots find by that name, which on a
 // developer's own PATH may be a script of many milliseconds.
 func (b *bench) program(ctx context.Context, name string, args ...string) (timed, error) {
-	found, err := b.bash(ctx, 0, "command -v "+name)
+	found, err := b.inSlot(ctx, "command -v "+name)
 	if err != nil {
-		return nil, fmt.Errorf("find %s in a slot: %w", name, errors.Join(exec.ErrNotFound, err))
+		return nil, fmt.Errorf("slots find no %s (apt-get install %s): %w", name, packageOf[name], errors.Join(exec.ErrNotFound, err))
 	}
 	return func(context.Context) error {
 		cmd := exec.Command(found.Output, args...) //nolint:noctx,gosec // see floorCommand; the rows' own programs
@@ -66,77 +60,55 @@ func (b *bench) program(ctx context.Context, name string, args ...string) (timed
 	}, nil
 }
 
-func (b *bench) python(ctx context.Context, code string) (timed, error) {
-	return b.program(ctx, "python3", "-c", code)
+// packageOf says what has the programs.
+var packageOf = map[string]string{"python3": "python3", "node": "nodejs"}
+
+// inSlot runs a command of bash, which has to succeed, in a slot of what runs.
+func (b *bench) inSlot(ctx context.Context, command string) (api.Result, error) {
+	if b.pool == nil {
+		return b.bash(ctx, 0, command)
+	}
+	leases, err := b.pool.hold(ctx, 1)
+	if err != nil {
+		return api.Result{}, err
+	}
+	result, err := b.pool.client.Execute(ctx, leases[0].ID, poolCall(command))
+	if err != nil {
+		return result, err
+	}
+	return result, succeeded(result)
+}
+
+func (b *bench) python(ctx context.Context) (timed, error) {
+	return b.program(ctx, "python3", "-c", "pass")
 }
 
 func measureFunction(ctx context.Context, b *bench) (finding, error) {
-	bare, err := b.python(ctx, "pass")
+	bare, err := b.python(ctx)
 	if err != nil {
 		return finding{}, err
 	}
 	return b.compareFunction(ctx, b.Runs, bare, func(ctx context.Context) error {
-		return b.callFunction(ctx, 0, api.SourcePython, trivialFunction)
+		return b.callFunction(ctx, 0, trivialFunction)
 	})
 }
 
 // measureModel needs pydantic where the slots' python3 finds it.
 func measureModel(ctx context.Context, b *bench) (finding, error) {
-	model, err := b.python(ctx, "import pydantic")
+	bare, err := b.python(ctx)
 	if err != nil {
 		return finding{}, err
 	}
-	if err := model(ctx); err != nil {
-		return finding{}, fmt.Errorf("pydantic: %w", errors.Join(exec.ErrNotFound, err))
-	}
-	bare, err := b.python(ctx, "pass")
+	version, err := b.inSlot(ctx, "python3 -I -c 'import pydantic; print(pydantic.VERSION)'")
 	if err != nil {
-		return finding{}, err
+		return finding{}, fmt.Errorf("the slots' python3 has no pydantic (apt-get install python3-pydantic): %w", errors.Join(exec.ErrNotFound, err))
 	}
-	return b.compareFunction(ctx, b.Runs, bare, func(ctx context.Context) error {
-		return b.callFunction(ctx, 0, api.SourcePython, modelFunction)
+	found, err := b.compareFunction(ctx, b.Runs, bare, func(ctx context.Context) error {
+		return b.callFunction(ctx, 0, modelFunction)
 	})
+	found.detail += "; pydantic " + strings.TrimSpace(version.Output)
+	return found, err
 }
-
-// measureScript pauses after each run for as long as an interpreter takes to
-// start: as between two calls of an agent, the next one stands ready by then.
-// What runs take that follow each other at once stands beside it.
-func measureScript(ctx context.Context, b *bench) (finding, error) {
-	bare, err := b.program(ctx, "node", "-e", "0")
-	if err != nil {
-		return finding{}, err
-	}
-	run := func(ctx context.Context) error {
-		return b.callFunction(ctx, 0, api.SourceJavaScript, scriptFunction)
-	}
-	started, err := inTurns(ctx, scriptStarts, bare)
-	if err != nil {
-		return finding{}, err
-	}
-	pause := median(started[0])
-	found, err := b.compareFunction(ctx, min(b.Runs, scriptRuns), bare, run, func(ctx context.Context) error {
-		select {
-		case <-time.After(pause):
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	})
-	if err != nil {
-		return found, err
-	}
-	quick, err := inTurns(ctx, min(b.Runs, scriptRuns/2), run)
-	if err != nil {
-		return found, err
-	}
-	found.detail += fmt.Sprintf("; without a pause %.2f ms", milliseconds(median(quick[0])))
-	return found, nil
-}
-
-const (
-	scriptStarts = 5   // of node, for how long one takes
-	scriptRuns   = 200 // at most, that the row takes less than a minute
-)
 
 func (b *bench) compareFunction(ctx context.Context, runs int, things ...timed) (finding, error) {
 	took, err := inTurns(ctx, runs, things...)
@@ -153,14 +125,14 @@ func (b *bench) compareFunction(ctx context.Context, runs int, things ...timed) 
 
 // measureFunctions compares runs per second with as many workers as slots.
 func measureFunctions(ctx context.Context, b *bench) (finding, error) {
-	bare, err := b.python(ctx, "pass")
+	bare, err := b.python(ctx)
 	if err != nil {
 		return finding{}, err
 	}
 	rates, err := b.rates(ctx, b.slots, max(b.Runs/2, b.slots),
 		func(ctx context.Context, _ int) error { return bare(ctx) },
 		func(ctx context.Context, worker int) error {
-			return b.callFunction(ctx, worker, api.SourcePython, trivialFunction)
+			return b.callFunction(ctx, worker, trivialFunction)
 		})
 	if err != nil {
 		return finding{}, err

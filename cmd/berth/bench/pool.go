@@ -32,16 +32,28 @@ const (
 	leaseSeconds = 1800
 )
 
+// poolKind is which pool a row wants.
+type poolKind int
+
+const (
+	noPool    poolKind = iota
+	slotsPool          // several containers whose slots rows lease
+	toolsPool          // one container whose slots run function tools, see tools
+)
+
 // pool is an orchestrator with its containers, and the leases that rows share.
 type pool struct {
+	kind    poolKind
+	slots   int                  // of all its containers
 	running *container.Container // the orchestrator
 	client  *client.Client
 	leases  []poolapi.Lease
+	tools   *tools // of toolsPool
 }
 
 // providePool starts the pool, unless it runs.
-func (b *bench) providePool(ctx context.Context) error {
-	if b.pool != nil {
+func (b *bench) providePool(ctx context.Context, kind poolKind) error {
+	if b.pool != nil && b.pool.kind == kind {
 		return nil
 	}
 	if b.Orchestrator == "" {
@@ -50,17 +62,29 @@ func (b *bench) providePool(ctx context.Context) error {
 	if err := b.stop(); err != nil {
 		return err
 	}
-	running, err := container.Start(ctx, container.Pool{
-		Orchestrator: b.Orchestrator, Agent: b.Binary, Containers: poolContainers, Slots: poolSlots, Args: b.Args,
-	}.Config())
-	if err != nil {
-		return err
+	p := &pool{kind: kind, slots: allSlots}
+	config := container.Pool{Orchestrator: b.Orchestrator, Agent: b.Binary, Containers: poolContainers, Slots: poolSlots, Args: b.Args}
+	var args []string
+	if kind == toolsPool {
+		var err error
+		if p.tools, err = newTools(ctx, b.Orchestrator); err != nil {
+			return err
+		}
+		p.slots, config.Containers, config.Slots = toolSlots, 1, toolSlots
+		config.Args = slices.Concat([]string{"--environments-packages", p.tools.packages, "--log-level", "trace"}, b.Args)
+		args = []string{"--config-key-file", p.tools.key, "--log-level", "trace"}
 	}
-	b.pool = &pool{running: running}
-	if err := b.pool.connect(ctx); err != nil {
+	of := config.Config()
+	of.Args = append(of.Args, args...)
+	running, err := container.Start(ctx, of)
+	if err != nil {
+		return errors.Join(err, p.tools.remove())
+	}
+	p.running, b.pool = running, p
+	if err := p.connect(ctx); err != nil {
 		return errors.Join(err, b.stop())
 	}
-	direct, _, err := b.pool.direct(ctx)
+	direct, _, err := p.direct(ctx)
 	if err != nil {
 		return errors.Join(err, b.stop())
 	}
@@ -76,13 +100,16 @@ func (p *pool) connect(ctx context.Context) (err error) {
 	if p.client, err = client.New(client.Config{URL: p.running.URL, Token: p.running.Token, Retries: -1}); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, poolWithin, fmt.Errorf("not all of %d slots are there after %v", allSlots, poolWithin))
+	ctx, cancel := context.WithTimeoutCause(ctx, poolWithin, fmt.Errorf("not all of %d slots are there after %v", p.slots, poolWithin))
 	defer cancel()
 	tick := time.NewTicker(poolLook)
 	defer tick.Stop()
 	for {
 		pools, err := p.client.Pools(ctx)
-		if err == nil && len(pools) == 1 && pools[0].Available == allSlots {
+		if err == nil && len(pools) == 1 && pools[0].Available == p.slots {
+			if p.tools != nil {
+				return p.tools.connect(ctx, p.client)
+			}
 			return nil
 		}
 		select {
@@ -97,7 +124,7 @@ func (p *pool) close() error {
 	if p.client != nil {
 		p.client.Close()
 	}
-	return p.running.Close()
+	return errors.Join(p.running.Close(), p.tools.remove())
 }
 
 // hold returns so many leases, which stay until the pool ends.
@@ -128,24 +155,11 @@ func (p *pool) execute(ctx context.Context, lease poolapi.Lease, c poolapi.Call)
 // direct is a client of the container that has the first lease, past the
 // orchestrator, and a call of true in that lease's slot.
 func (p *pool) direct(ctx context.Context) (*agent.Client, api.Call, error) {
-	leases, err := p.hold(ctx, 1)
+	url, token, err := p.where(ctx)
 	if err != nil {
 		return nil, api.Call{}, err
 	}
-	lease := leases[0]
-	containers, err := p.client.Containers(ctx)
-	if err != nil {
-		return nil, api.Call{}, err
-	}
-	at := slices.IndexFunc(containers, func(c poolapi.Container) bool { return c.ID == lease.Container })
-	if at < 0 {
-		return nil, api.Call{}, fmt.Errorf("the pool does not have container %s", lease.Container)
-	}
-	token, err := os.ReadFile(filepath.Join(p.running.DataDir, "containers", lease.Container, "token"))
-	if err != nil {
-		return nil, api.Call{}, fmt.Errorf("read token of container: %w", err)
-	}
-	to, err := agent.New(agent.Config{URL: containers[at].URL, Token: strings.TrimSpace(string(token)), Retries: -1})
+	to, err := agent.New(agent.Config{URL: url, Token: token, Retries: -1})
 	if err != nil {
 		return nil, api.Call{}, err
 	}
@@ -154,11 +168,33 @@ func (p *pool) direct(ctx context.Context) (*agent.Client, api.Call, error) {
 		to.Close()
 		return nil, api.Call{}, err
 	}
-	at = slices.IndexFunc(held, func(l slots.Lease) bool { return l.SlotID == lease.SlotID })
+	lease := p.leases[0]
+	at := slices.IndexFunc(held, func(l slots.Lease) bool { return l.SlotID == lease.SlotID })
 	if at < 0 {
 		to.Close()
 		return nil, api.Call{}, fmt.Errorf("container %s does not have lease %s", lease.Container, lease.ID)
 	}
 	c := poolCall("true")
 	return to, api.Call{SlotID: lease.SlotID, Tool: c.Tool, Args: c.Args, Timeout: c.TimeoutS, Token: &held[at].Token}, nil
+}
+
+// where is the container that has the first lease, and what it answers to.
+func (p *pool) where(ctx context.Context) (url, token string, err error) {
+	leases, err := p.hold(ctx, 1)
+	if err != nil {
+		return "", "", err
+	}
+	containers, err := p.client.Containers(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	at := slices.IndexFunc(containers, func(c poolapi.Container) bool { return c.ID == leases[0].Container })
+	if at < 0 {
+		return "", "", fmt.Errorf("the pool does not have container %s", leases[0].Container)
+	}
+	text, err := os.ReadFile(filepath.Join(p.running.DataDir, "containers", leases[0].Container, "token"))
+	if err != nil {
+		return "", "", fmt.Errorf("read token of container: %w", err)
+	}
+	return containers[at].URL, strings.TrimSpace(string(text)), nil
 }

@@ -21,7 +21,7 @@ func poolMeasurements() []measurement {
 	const ms = " ms"
 	at := func(v ...float64) []float64 { return v }
 	row := func(b bar, measure func(context.Context, *bench) (finding, error)) measurement {
-		return measurement{bar: b, pool: true, measure: measure}
+		return measurement{bar: b, pool: slotsPool, measure: measure}
 	}
 	return []measurement{
 		row(bar{"orchestrator: what a call takes more than a direct one, one at a time, p50", ms, false, at(0.5), at(0.25)}, measureOverhead),

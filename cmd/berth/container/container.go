@@ -47,6 +47,7 @@ type Container struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process has ended; err is valid then
 	err    error
+	dumped bool // it ended by Dump
 }
 
 // Start starts the binary and waits until it is ready. The container outlives
@@ -143,6 +144,26 @@ func (c *Container) ready(ctx context.Context) bool {
 	return answer.StatusCode == http.StatusOK
 }
 
+// Dump has the process crash: it says on its log what it is doing, and ends by
+// that. What it started goes on. Close is still due.
+func (c *Container) Dump() error {
+	c.dumped = true
+	_ = c.cmd.Process.Signal(syscall.SIGQUIT) // one that has ended is told below
+	select {
+	case <-c.exited:
+	case <-time.After(stopTimeout):
+		return fmt.Errorf("crash container: still running %s after SIGQUIT", stopTimeout)
+	}
+	text, err := os.ReadFile(c.log())
+	if err == nil && !bytes.Contains(text, []byte("SIGQUIT: quit")) {
+		err = errors.New("it did not say what it was doing")
+	}
+	if err != nil {
+		return fmt.Errorf("crash container: %w", err)
+	}
+	return nil
+}
+
 // Close asks the container to end, kills it when it does not, and removes its
 // directory. A container that ended in another way than with status 0 is an
 // error, which shows the end of its log.
@@ -157,7 +178,7 @@ func (c *Container) Close() error {
 		_ = c.cmd.Process.Kill()
 		<-c.exited
 	}
-	if c.err != nil {
+	if c.err != nil && !c.dumped {
 		errs = append(errs, fmt.Errorf("container ended: %w\n%s", c.err, c.tail()))
 	}
 	if err := local.RemoveTree(c.dir); err != nil {

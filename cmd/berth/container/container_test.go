@@ -60,6 +60,24 @@ func TestAContainerThatDiesMeanwhileIsAnError(t *testing.T) {
 	assert.NoDirExists(t, c.dir)
 }
 
+func TestAContainerThatIsDumpedSaysOnItsLogWhatItWasDoing(t *testing.T) {
+	c, err := Start(t.Context(), Config{Binary: rollouttest.Binary(t), Slots: 1})
+	require.NoError(t, err)
+	require.NoError(t, c.Dump())
+	text, err := os.ReadFile(c.log())
+	require.NoError(t, err)
+	assert.Contains(t, string(text), "rollouttest.serve(")
+	require.NoError(t, c.Close(), "it was told to")
+	assert.NoDirExists(t, c.dir)
+
+	c, err = Start(t.Context(), Config{Binary: rollouttest.Binary(t), Slots: 1})
+	require.NoError(t, err)
+	require.NoError(t, c.cmd.Process.Kill())
+	<-c.exited
+	require.ErrorContains(t, c.Dump(), "it did not say what it was doing")
+	require.NoError(t, c.Close())
+}
+
 func TestAContainerThatDoesNotStartIsAnErrorAndLeavesNothing(t *testing.T) {
 	binary := rollouttest.Binary(t)
 	_, err := Start(t.Context(), Config{Binary: binary, Slots: 1, Args: []string{"--refuse"}})

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"berth/orchestrator/poolapi"
 )
 
 // file is one of a package's.
@@ -29,6 +31,26 @@ def total(item, count):
 `
 	wordsModule = "exports.plural = (word, count) => (count === 1 ? word : word + 's');\n"
 )
+
+// PlacePackages makes the directory "packages" in dir, with what the tools need.
+// The builds, under uids of their own, can read what is there; nobody else can
+// list dir.
+func PlacePackages(dir string) (packages string, err error) {
+	packages = filepath.Join(dir, "packages")
+	if err := errors.Join(os.Mkdir(packages, 0o755), os.Chmod(packages, 0o755), os.Chmod(dir, 0o711)); err != nil { //nolint:gosec // see above
+		return "", fmt.Errorf("make directory: %w", err)
+	}
+	return packages, WritePackages(packages)
+}
+
+// Variables are those of the sandbox config that the tools run with.
+func Variables(packages string, secrets Secrets) []poolapi.EnvironmentVariableRequest {
+	return []poolapi.EnvironmentVariableRequest{
+		{Key: "PIP_FIND_LINKS", Value: packages},
+		{Key: "PIP_NO_INDEX", Value: "1"},
+		{Key: KeyVariable, Value: secrets.Key},
+	}
+}
 
 // WritePackages puts into the directory what the tools need: two wheels, of
 // which one needs the other, and an npm tarball.

@@ -1,6 +1,7 @@
 package tooldemo
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -11,6 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -199,7 +203,34 @@ func (s Secrets) leaked(r poolapi.ToolResult) error {
 
 // In reports whether the text holds a secret.
 func (s Secrets) In(text []byte) bool {
-	return strings.Contains(string(text), s.Key) || strings.Contains(string(text), s.Token)
+	return bytes.Contains(text, []byte(s.Key)) || bytes.Contains(text, []byte(s.Token))
+}
+
+// Below searches all files below the directory, with the pool's logs, its
+// database and all that its containers keep. It returns how many there are, and
+// the paths of those that show a secret.
+func (s Secrets) Below(dir string) (files int, shown []string, err error) {
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // what is at work there makes and removes files
+		}
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		files++
+		if err == nil && s.In(text) {
+			shown = append(shown, path)
+		}
+		return err
+	})
+	if err != nil {
+		err = fmt.Errorf("look for secrets: %w", err)
+	}
+	return files, shown, err
 }
 
 func packagesOf(t poolapi.Tool) string {
