@@ -33,8 +33,11 @@ func keys(o map[string]any) []string {
 
 func TestTheReferenceClientsFindWhatTheyKnow(t *testing.T) {
 	i := start(t, sandboxtest.DataDir(t))
-	assert.JSONEq(t, `{"status":"ok"}`, string(i.get("/health", "Authorization: ").body), "without a token")
-	assert.Equal(t, 200, i.get("/readyz", "Authorization: ").status)
+	for _, path := range []string{"/health", "/livez", "/readyz"} {
+		answer := i.get(path, "Authorization: ")
+		assert.Equal(t, 200, answer.status, path)
+		assert.JSONEq(t, `{"status":"ok"}`, string(answer.body), "%s without a token", path)
+	}
 	assert.JSONEq(t, `{"success":false,"error":"No active slot for trajectory (run a sandbox tool first)",
 		"error_kind":"not_found","retryable":false,"executed":"never"}`, string(i.post("/artifacts/list", object{"trajectory_id": "a"}).body))
 

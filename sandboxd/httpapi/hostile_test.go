@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"berth/sandboxd/api"
 )
 
 // concrete fills the parameters of a route's template.
@@ -53,6 +55,34 @@ func TestF25EveryRouteButThreeAsksForTheToken(t *testing.T) {
 	assert.Empty(t, c.calls, "nothing was run")
 	assert.NotContains(t, c.logs.String(), testToken[:10], "no token is logged")
 	assert.Equal(t, 401, c.ask(t, http.MethodGet, "/nowhere", "", "Authorization: ").code, "strangers learn no routes")
+}
+
+// Who has no token may ask whether the container lives and is ready, which is
+// what load balancers do, and learns no more than that.
+func TestF25StrangersLearnOneWordFromLivezAndReadyz(t *testing.T) {
+	c := start(t, Config{Token: testToken})
+	stand := func(status string, ready bool) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.notYet, c.health.Status = !ready, status
+	}
+	for status, ready := range map[string]bool{api.HealthOK: true, "starting": false, "draining": false, "quarantined": false} {
+		stand(status, ready)
+		for path, want := range map[string]answer{
+			"/livez":  {code: 200, body: `{"status":"ok"}`},
+			"/readyz": {code: map[bool]int{true: 200, false: 503}[ready], body: `{"status":"` + status + `"}`},
+		} {
+			for _, as := range []string{"", "Bearer wrong", "Bearer " + testToken} {
+				a := c.ask(t, http.MethodGet, path+"?verbose=1&token=x", "", "Authorization: "+as, "X-Request-Id: echo", "Origin: http://elsewhere")
+				assert.Equal(t, want.code, a.code, "%s, %s", path, status)
+				assert.Equal(t, want.body, strings.TrimSpace(a.body), "%s, %s", path, status)
+				for name := range a.header {
+					assert.Contains(t, []string{"Content-Type", "Content-Length", "Date"}, name, "a header of %s", path)
+				}
+			}
+		}
+	}
+	assert.Empty(t, c.calls, "nothing was run")
 }
 
 func TestATokenMayBeWrittenWithAnyCaseOfItsScheme(t *testing.T) {
