@@ -271,7 +271,7 @@ func (b *Backend) Start(ctx context.Context, spec backend.Spec) (backend.Contain
 	}
 	for {
 		if ctx.Err() != nil {
-			return backend.Container{}, interrupted("start", spec.ID, context.Cause(ctx))
+			return backend.Container{}, backend.Interrupted("start", spec.ID, context.Cause(ctx))
 		}
 		// It may be there already: of another orchestrator, or of one before us.
 		if _, err := b.adopt(spec.ID); err != nil {
@@ -295,7 +295,7 @@ func (b *Backend) Start(ctx context.Context, spec backend.Spec) (backend.Contain
 		case ok:
 			return up, nil
 		default:
-			return backend.Container{}, hasEnded(spec.ID, "it is not up any more")
+			return backend.Container{}, backend.Ended(spec.ID, "it is not up any more")
 		}
 	}
 }
@@ -308,13 +308,13 @@ func (b *Backend) join(spec backend.Spec) (*container, error) {
 	c := b.all[spec.ID]
 	switch {
 	case b.closed:
-		return nil, interrupted("start", spec.ID, errClosed)
+		return nil, backend.Interrupted("start", spec.ID, errClosed)
 	case b.ended[spec.ID] != "":
-		return nil, hasEnded(spec.ID, b.ended[spec.ID])
+		return nil, backend.Ended(spec.ID, b.ended[spec.ID])
 	case c != nil && errors.Is(c.told, errStopped):
-		return nil, slots.Errorf(slots.KindConflict, "container %s is being stopped", spec.ID)
+		return nil, backend.Stopping(spec.ID)
 	case c != nil && !c.spec.Equal(spec):
-		return nil, otherSpec(spec.ID)
+		return nil, backend.OtherSpec(spec.ID)
 	case c == nil && b.config.Max > 0 && len(b.all) >= b.config.Max:
 		return nil, slots.Errorf(slots.KindPoolExhausted, "start container %s: there are %d already", spec.ID, len(b.all))
 	case c == nil:
@@ -359,13 +359,13 @@ func (b *Backend) Stop(ctx context.Context, id string, grace time.Duration) erro
 		}
 		return nil
 	case closed:
-		return interrupted("stop", id, errClosed)
+		return backend.Interrupted("stop", id, errClosed)
 	}
 	select {
 	case <-c.over:
 		return c.stopErr
 	case <-ctx.Done():
-		return interrupted("stop", id, context.Cause(ctx))
+		return backend.Interrupted("stop", id, context.Cause(ctx))
 	}
 }
 
@@ -395,16 +395,4 @@ func (b *Backend) Close() error {
 	b.work.Wait()
 	b.http.CloseIdleConnections()
 	return nil
-}
-
-func hasEnded(id, why string) error {
-	return slots.Errorf(slots.KindConflict, "container %s has ended, and an id is used once: %s", id, why)
-}
-
-func otherSpec(id string) error {
-	return slots.Errorf(slots.KindConflict, "container %s was started with another spec", id)
-}
-
-func interrupted(verb, id string, cause error) error {
-	return slots.Errorf(slots.KindInterrupted, "%s container %s: %w", verb, id, cause)
 }

@@ -73,7 +73,7 @@ func (c *container) run(life, own context.Context) {
 	case err == nil:
 		c.lookAfter(own, lock)
 	case errors.Is(err, errClosed):
-		c.neverUp(interrupted("start", c.spec.ID, errClosed))
+		c.neverUp(backend.Interrupted("start", c.spec.ID, errClosed))
 		c.forget("")
 	case errors.Is(err, fs.ErrNotExist):
 		c.vanished()
@@ -133,7 +133,7 @@ func (c *container) answer(err error) {
 func (c *container) gone(reason string) {
 	c.forget(reason)
 	c.b.feed.Down(c.spec.ID, reason)
-	c.neverUp(hasEnded(c.spec.ID, reason))
+	c.neverUp(backend.Ended(c.spec.ID, reason))
 }
 
 // broken is a container that we can do nothing for. It stays where it is.
@@ -206,7 +206,7 @@ func (c *container) glance(ctx context.Context) error {
 	case s.Ended != "":
 		return nil // the lock is free in a moment
 	case !s.Spec.Equal(c.spec):
-		c.neverUp(otherSpec(c.spec.ID))
+		c.neverUp(backend.OtherSpec(c.spec.ID))
 		return nil
 	case s.Address == "":
 		return nil
@@ -253,7 +253,7 @@ func (c *container) lookAfter(own context.Context, lock *os.File) {
 		c.gone(s.Ended)
 		return
 	case err == nil && !s.Spec.Equal(c.spec):
-		c.neverUp(otherSpec(c.spec.ID))
+		c.neverUp(backend.OtherSpec(c.spec.ID))
 		c.forget("")
 		return
 	}

@@ -329,7 +329,7 @@ func (k *keeping) conclude() {
 	case why != nil:
 		k.undo(fmt.Errorf("start container %s: %w", k.spec.ID, why))
 	case ours:
-		k.undo(interrupted("start", k.spec.ID, errClosed))
+		k.undo(backend.Interrupted("start", k.spec.ID, errClosed))
 	default:
 		k.close()
 	}
@@ -385,7 +385,7 @@ func (k *keeping) giveUp(why string) {
 // keep it so.
 func (k *keeping) close() {
 	k.forget("")
-	k.neverUp(interrupted("start", k.spec.ID, errClosed))
+	k.neverUp(backend.Interrupted("start", k.spec.ID, errClosed))
 	if k.process == nil {
 		return
 	}

@@ -77,7 +77,7 @@ func (b *Backend) Start(ctx context.Context, spec backend.Spec) (backend.Contain
 		return backend.Container{}, err
 	}
 	if ctx.Err() != nil {
-		return backend.Container{}, interrupted("start", spec.ID, context.Cause(ctx))
+		return backend.Container{}, backend.Interrupted("start", spec.ID, context.Cause(ctx))
 	}
 	c, err := b.join(spec.Clone())
 	if err != nil {
@@ -87,7 +87,7 @@ func (b *Backend) Start(ctx context.Context, spec backend.Spec) (backend.Contain
 	case <-c.begun:
 	case <-ctx.Done():
 		if b.leave(c) {
-			return backend.Container{}, interrupted("start", spec.ID, context.Cause(ctx))
+			return backend.Container{}, backend.Interrupted("start", spec.ID, context.Cause(ctx))
 		}
 	}
 	if c.err != nil {
@@ -96,7 +96,7 @@ func (b *Backend) Start(ctx context.Context, spec backend.Spec) (backend.Contain
 	if up, ok := b.feed.Get(spec.ID); ok {
 		return up, nil
 	}
-	return backend.Container{}, hasEnded(spec.ID)
+	return backend.Container{}, backend.Ended(spec.ID, "it was stopped, or its machine is gone")
 }
 
 // join returns the container of the spec, which it begins to start when there
@@ -107,13 +107,13 @@ func (b *Backend) join(spec backend.Spec) (*container, error) {
 	c := b.all[spec.ID]
 	switch {
 	case b.isClosed():
-		return nil, interrupted("start", spec.ID, errClosed)
+		return nil, backend.Interrupted("start", spec.ID, errClosed)
 	case b.ended[spec.ID]:
-		return nil, hasEnded(spec.ID)
+		return nil, backend.Ended(spec.ID, "it was stopped, or its machine is gone")
 	case c != nil && c.stopped:
-		return nil, slots.Errorf(slots.KindConflict, "container %s is being stopped", spec.ID)
+		return nil, backend.Stopping(spec.ID)
 	case c != nil && !c.spec.Equal(spec):
-		return nil, slots.Errorf(slots.KindConflict, "container %s was started with another spec", spec.ID)
+		return nil, backend.OtherSpec(spec.ID)
 	case c == nil && b.config.Max > 0 && len(b.all) >= b.config.Max:
 		return nil, slots.Errorf(slots.KindPoolExhausted, "start container %s: there are %d already", spec.ID, len(b.all))
 	case c == nil:
@@ -136,7 +136,7 @@ func (b *Backend) leave(c *container) bool {
 	default:
 	}
 	if c.waiting--; c.waiting == 0 {
-		c.err = interrupted("start", c.spec.ID, context.Canceled)
+		c.err = backend.Interrupted("start", c.spec.ID, context.Canceled)
 		b.dropLocked(c)
 	}
 	return true
@@ -160,7 +160,7 @@ func (b *Backend) begin(c *container) {
 		c.err = slots.Errorf(slots.KindConflict, "container %s was stopped while it was starting", c.spec.ID)
 		b.ended[c.spec.ID] = true
 	case b.isClosed():
-		c.err = interrupted("start", c.spec.ID, errClosed)
+		c.err = backend.Interrupted("start", c.spec.ID, errClosed)
 	case b.config.Fail != nil:
 		if err := b.config.Fail(c.spec); err != nil {
 			c.err = slots.Errorf(slots.KindInternal, "start container %s: %w", c.spec.ID, err)
@@ -205,7 +205,7 @@ func (b *Backend) Stop(ctx context.Context, id string, grace time.Duration) erro
 	case <-c.over:
 		return nil
 	case <-ctx.Done():
-		return interrupted("stop", id, context.Cause(ctx))
+		return backend.Interrupted("stop", id, context.Cause(ctx))
 	}
 }
 
@@ -314,12 +314,4 @@ func (b *Backend) isClosed() bool {
 	default:
 		return false
 	}
-}
-
-func hasEnded(id string) error {
-	return slots.Errorf(slots.KindConflict, "container %s has ended: an id is used once", id)
-}
-
-func interrupted(verb, id string, cause error) error {
-	return slots.Errorf(slots.KindInterrupted, "%s container %s: %w", verb, id, cause)
 }

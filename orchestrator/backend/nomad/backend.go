@@ -90,7 +90,7 @@ func (b *Backend) Start(ctx context.Context, spec backend.Spec) (backend.Contain
 		return backend.Container{}, err
 	}
 	if ctx.Err() != nil {
-		return backend.Container{}, interrupted("start", spec.ID, context.Cause(ctx))
+		return backend.Container{}, backend.Interrupted("start", spec.ID, context.Cause(ctx))
 	}
 	c, err := b.join(spec.Clone())
 	if err != nil {
@@ -100,11 +100,11 @@ func (b *Backend) Start(ctx context.Context, spec backend.Spec) (backend.Contain
 	case <-c.begun:
 	case <-ctx.Done():
 		if words, left := b.leave(c); left {
-			return backend.Container{}, interrupted("start", spec.ID, fmt.Errorf("%w%s", context.Cause(ctx), words))
+			return backend.Container{}, backend.Interrupted("start", spec.ID, fmt.Errorf("%w%s", context.Cause(ctx), words))
 		}
 		<-c.begun
 	case <-b.life.Done():
-		return backend.Container{}, interrupted("start", spec.ID, errClosed)
+		return backend.Container{}, backend.Interrupted("start", spec.ID, errClosed)
 	}
 	if c.err != nil {
 		return backend.Container{}, c.err
@@ -112,7 +112,7 @@ func (b *Backend) Start(ctx context.Context, spec backend.Spec) (backend.Contain
 	if up, ok := b.feed.Get(spec.ID); ok {
 		return up, nil
 	}
-	return backend.Container{}, hasEnded(spec.ID, "it is not up any more")
+	return backend.Container{}, backend.Ended(spec.ID, "it is not up any more")
 }
 
 // join returns the container of the spec, which it begins to start when there
@@ -123,13 +123,13 @@ func (b *Backend) join(spec backend.Spec) (*container, error) {
 	c := b.all[spec.ID]
 	switch {
 	case b.closed:
-		return nil, interrupted("start", spec.ID, errClosed)
+		return nil, backend.Interrupted("start", spec.ID, errClosed)
 	case b.ended[spec.ID] != "":
-		return nil, hasEnded(spec.ID, b.ended[spec.ID])
+		return nil, backend.Ended(spec.ID, b.ended[spec.ID])
 	case c != nil && !c.stopped.IsZero():
-		return nil, slots.Errorf(slots.KindConflict, "container %s is being stopped", spec.ID)
+		return nil, backend.Stopping(spec.ID)
 	case c != nil && !c.spec.Equal(spec):
-		return nil, slots.Errorf(slots.KindConflict, "container %s was started with another spec", spec.ID)
+		return nil, backend.OtherSpec(spec.ID)
 	case c == nil:
 		p := b.pools[b.jobID(spec.Template)]
 		if p == nil {
@@ -166,7 +166,7 @@ func (b *Backend) leave(c *container) (words string, left bool) {
 		words = ": orchestrator " + p.duty.holder + " scales job " + p.job
 	}
 	if c.waiting--; c.waiting == 0 {
-		c.pool.giveUpLocked(c, interrupted("start", c.spec.ID, context.Canceled))
+		c.pool.giveUpLocked(c, backend.Interrupted("start", c.spec.ID, context.Canceled))
 	}
 	return words, true
 }
@@ -192,7 +192,7 @@ func (b *Backend) Stop(ctx context.Context, id string, _ time.Duration) error {
 	case <-c.over:
 		return nil
 	case <-b.life.Done():
-		return interrupted("stop", id, errClosed)
+		return backend.Interrupted("stop", id, errClosed)
 	case <-ctx.Done():
 		b.mu.Lock()
 		words := c.pool.trouble
@@ -200,7 +200,7 @@ func (b *Backend) Stop(ctx context.Context, id string, _ time.Duration) error {
 		if words != "" {
 			words = ": " + words
 		}
-		return interrupted("stop", id, fmt.Errorf("%w%s", context.Cause(ctx), words))
+		return backend.Interrupted("stop", id, fmt.Errorf("%w%s", context.Cause(ctx), words))
 	}
 }
 
@@ -253,12 +253,4 @@ func nudge(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-func hasEnded(id, why string) error {
-	return slots.Errorf(slots.KindConflict, "container %s has ended, and an id is used once: %s", id, why)
-}
-
-func interrupted(verb, id string, cause error) error {
-	return slots.Errorf(slots.KindInterrupted, "%s container %s: %w", verb, id, cause)
 }

@@ -224,7 +224,10 @@ func TestNoRoomIsSaidInNomadsOwnWords(t *testing.T) {
 		d.room = 2
 		d.schedule(job)
 	})
-	start(t, b, "c-1")
+	require.Eventually(t, func() bool { // what Nomad said last holds until it says more
+		_, err := b.Start(t.Context(), spec("c-1"))
+		return err == nil
+	}, patience, 10*time.Millisecond)
 }
 
 func TestAnAllocationThatDoesNotStartSaysWhy(t *testing.T) {
