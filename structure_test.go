@@ -273,6 +273,10 @@ var importRules = []importRule{
 		reason: "only orchestrator/config speaks SQL",
 	},
 	{
+		in: `.`, except: `^orchestrator/strip$`, denied: `^github\.com/evanw/esbuild`, tests: true,
+		reason: "what reads the sources of others runs in a process of its own",
+	},
+	{
 		in: `.`, except: `^cmd/berth$`, denied: `^github\.com/spf13/cobra|^golang\.org/x/term$|^mvdan\.cc/sh`, tests: true,
 		reason: "only the command line for people is one; the daemons stay small",
 	},
@@ -350,6 +354,8 @@ func TestStructureImportRulesCatchWhatTheyForbid(t *testing.T) {
 		{"orchestrator/pool", "os", false, 1},
 		{"orchestrator/backend/nomad", "github.com/hashicorp/nomad/api", false, 0},
 		{"orchestrator/config", "database/sql", false, 0},
+		{"orchestrator/function", "github.com/evanw/esbuild/pkg/api", false, 1},
+		{"orchestrator/strip", "github.com/evanw/esbuild/pkg/api", false, 0},
 		{"cmd/berth", "github.com/spf13/cobra", false, 0},
 		{"sandboxd", "github.com/spf13/cobra", false, 1},
 		{"cmd/sandboxd", "modernc.org/sqlite", false, 1},

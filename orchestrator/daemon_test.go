@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/orchestrator"
+	"berth/orchestrator/strip"
 	"berth/slots/sandbox/sandboxtest"
 )
 
@@ -30,6 +31,8 @@ const (
 
 func TestMain(m *testing.M) {
 	switch {
+	case len(os.Args) == 3 && os.Args[1] == strip.Role:
+		os.Exit(strip.Main(os.Args[2]))
 	case os.Getenv(envDaemon) != "":
 		os.Exit(serve())
 	case os.Getenv(envClient) != "":

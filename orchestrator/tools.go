@@ -9,6 +9,7 @@ import (
 	"berth/orchestrator/calls"
 	"berth/orchestrator/function"
 	"berth/orchestrator/pool"
+	"berth/orchestrator/strip"
 	"berth/sandboxd/api"
 	"berth/sandboxd/client"
 )
@@ -30,7 +31,7 @@ func (s *Server) newTools() *function.Runner {
 	main := s.config.Templates[0]
 	c := function.Config{
 		Isolated: &function.Place{Leases: s.pools, Calls: carrier{s.calls}, Template: main.Name},
-		Longest:  main.MaxTimeout, Environ: hostEnvironment(os.Environ()),
+		Longest:  main.MaxTimeout, Environ: hostEnvironment(os.Environ()), Strip: strip.New(strip.Config{}),
 	}
 	if s.hosts != nil {
 		c.Local = s.hosts.place

@@ -67,6 +67,7 @@ func TestNothingOfARunIsSaidElsewhere(t *testing.T) {
 		"timed out":          run(tool("import time\ndef f(x):\n    time.sleep(60)", "python"), object{"timeout_s": 1}),
 		"no package":         run(tool(python, "python"), object{"sandbox": object{"config": object{"pip_requirements": []object{{"name": "berth-has-no-such-package"}}}}, "env": object{"PIP_NO_INDEX": planted}}),
 		"no TypeScript":      run(tool("function f( { "+planted, "typescript"), nil),
+		"too deep":           run(tool("/* "+planted+" */ x = "+strings.Repeat("[", 1_000_000), "typescript"), nil),
 	}
 	answers := map[string]reply{
 		"wrong type":    run(tool(python, "python"), object{"args": object{"n": planted}}),
@@ -83,6 +84,7 @@ func TestNothingOfARunIsSaidElsewhere(t *testing.T) {
 	kinds := map[string]api.FunctionErrorKind{
 		"raised": api.FunctionException, "threw": api.FunctionException, "exited": api.FunctionExit, "crashed": api.FunctionSignal,
 		"crashed JavaScript": api.FunctionSignal, "timed out": api.FunctionTimeout, "no package": api.FunctionInstall, "no TypeScript": api.FunctionException,
+		"too deep": api.FunctionException,
 	}
 	for status, all := range map[string]map[string]reply{"success": ran, "error": failing} {
 		for how, answer := range all {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 
+	"berth/orchestrator/strip"
 	"berth/slots/timerslack"
 )
 
@@ -14,6 +15,9 @@ import (
 var version = "dev"
 
 func main() {
+	if len(os.Args) == 3 && os.Args[1] == strip.Role {
+		os.Exit(strip.Main(os.Args[2])) // a process of the server's, of which nothing is started
+	}
 	if withCommand(os.Args[1:])[0] == "serve" {
 		timerslack.RestWatcher()
 		halveParallelism()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,9 +19,17 @@ import (
 	"berth/orchestrator/dispatch"
 	"berth/orchestrator/pool"
 	"berth/orchestrator/poolapi"
+	"berth/orchestrator/strip"
 	"berth/sandboxd/api"
 	"berth/slots"
 )
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == strip.Role {
+		os.Exit(strip.Main(os.Args[2]))
+	}
+	os.Exit(m.Run())
+}
 
 // fleet is a place of a few slots that records what is done there.
 type fleet struct {
@@ -133,7 +142,7 @@ func runner(t *testing.T, isolated, local *fleet) (*Runner, *config.Store) {
 	require.NoError(t, err)
 	store, err := config.Open(t.Context(), config.Config{Path: filepath.Join(t.TempDir(), "config.db"), Keys: keys})
 	require.NoError(t, err)
-	c := Config{Environ: []string{"HOST=1", "SHARED=host"}, Wait: 30 * time.Second}
+	c := Config{Environ: []string{"HOST=1", "SHARED=host"}, Wait: 30 * time.Second, Strip: strip.New(strip.Config{})}
 	if isolated != nil {
 		c.Isolated = &Place{Leases: isolated, Calls: isolated, Template: "main"}
 	}
@@ -452,14 +461,13 @@ func TestTypeScriptIsStripped(t *testing.T) {
 	assert.Equal(t, "SyntaxError", got.Error.Name)
 	assert.Contains(t, got.Text, "Error executing function f: SyntaxError: line 1")
 	assert.Equal(t, "null", string(got.FuncReturn))
-
-	var s stripper
-	for i := range 2 * keptSources {
-		_, err := s.strip(sourceTypeScript, fmt.Sprintf("const x%d: number = 1", i))
-		require.NoError(t, err)
-	}
-	assert.Equal(t, keptSources, s.order.Len())
-	assert.Len(t, s.byKey, keptSources)
+	assert.Equal(t, api.FunctionException, got.Error.Kind)
+	assert.Regexp(t, "^line 1, ", got.Error.Message, "the sentence is the text alone, as of every other exception")
+	run.Tool.Name = strings.Repeat("f", maxName)
+	run.Tool.SourceCode = strings.Repeat("(", 1000) + strings.Repeat("\nlet x: = 1", 10) + strings.Repeat("a", 2000) + "😀"
+	got, err = r.Run(t.Context(), "acme", run)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len([]rune(got.Text)), 1000)
 }
 
 func TestARequestThatCannotBeIsRefused(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"berth/orchestrator/dispatch"
 	"berth/orchestrator/pool"
 	"berth/orchestrator/poolapi"
+	"berth/orchestrator/strip"
 	"berth/sandboxd/api"
 	"berth/slots"
 )
@@ -44,7 +46,8 @@ type Config struct {
 	// Local is the place of an organization's local sandboxes, the same one each
 	// time; nil: nothing runs on this host.
 	Local   func(ctx context.Context, organization string) (*Place, error)
-	Environ []string // of this process, for local sandboxes
+	Environ []string        // of this process, for local sandboxes
+	Strip   *strip.Stripper // of TypeScript and JavaScript
 
 	Timeout time.Duration // of a run that names none; default 3 minutes
 	Longest time.Duration // timeout that a run may name; default 1 hour
@@ -53,9 +56,8 @@ type Config struct {
 
 // Runner runs function tools. All methods may be called at once.
 type Runner struct {
-	store    *config.Store
-	config   Config
-	stripper stripper
+	store  *config.Store
+	config Config
 
 	mu     sync.Mutex // guards what follows
 	warm   map[*Place]*warm
@@ -124,8 +126,8 @@ func (r *Runner) Run(ctx context.Context, organization string, run *poolapi.Tool
 	result := poolapi.ToolResult{
 		Fingerprint: p.fingerprint, ExecutionID: p.id, Sandbox: poolapi.ToolPlace{Type: p.of},
 	}
-	source, failure := r.source(run)
-	if failure == nil {
+	source, failure, err := r.source(ctx, organization, run)
+	if failure == nil && err == nil {
 		for try := 0; ; try++ {
 			var again bool
 			failure, again, err = r.attempt(ctx, p, source, &result)
@@ -138,7 +140,7 @@ func (r *Runner) Run(ctx context.Context, organization string, run *poolapi.Tool
 		return poolapi.ToolResult{}, err
 	}
 	if failure != nil {
-		result.FunctionResult = failed(*failure)
+		result.FunctionResult = failed(run.Tool.Name, *failure)
 	}
 	result.Timings.Total = milliseconds(time.Since(began))
 	return result, nil
@@ -196,10 +198,10 @@ func (r *Runner) Recreate(ctx context.Context, organization string) (poolapi.San
 }
 
 // failed is the result of a tool that did not run.
-func failed(f api.FunctionError) api.FunctionResult {
+func failed(tool string, f api.FunctionError) api.FunctionResult {
 	null := json.RawMessage("null")
 	return api.FunctionResult{
-		Status: api.FunctionFailed, FuncReturn: null, AgentState: null, Text: f.Message, Error: &f, Stdout: []string{}, Stderr: []string{},
+		Status: api.FunctionFailed, FuncReturn: null, AgentState: null, Text: f.Sentence(tool), Error: &f, Stdout: []string{}, Stderr: []string{},
 	}
 }
 
@@ -256,7 +258,7 @@ const (
 )
 
 // sourceTypeScript is stripped here; slots do not know it.
-const sourceTypeScript = "typescript"
+const sourceTypeScript = strip.TypeScript
 
 // check refuses what no slot has to be asked for.
 func check(run *poolapi.ToolRun) error {
@@ -287,18 +289,15 @@ func check(run *poolapi.ToolRun) error {
 
 // source is what a slot runs. A source that cannot be stripped is a tool that
 // fails.
-func (r *Runner) source(run *poolapi.ToolRun) (string, *api.FunctionError) {
+func (r *Runner) source(ctx context.Context, organization string, run *poolapi.ToolRun) (string, *api.FunctionError, error) {
 	if run.Tool.SourceType == api.SourcePython {
-		return run.Tool.SourceCode, nil
+		return run.Tool.SourceCode, nil, nil
 	}
-	text, err := r.stripper.strip(run.Tool.SourceType, run.Tool.SourceCode)
-	if err != nil {
-		return "", &api.FunctionError{
-			Kind: api.FunctionException, Name: "SyntaxError",
-			Message: fmt.Sprintf("Error executing function %s: SyntaxError: %s", run.Tool.Name, err),
-		}
+	text, err := r.config.Strip.Strip(ctx, organization, run.Tool.SourceType, run.Tool.SourceCode)
+	if wrong, ok := errors.AsType[*strip.Error](err); ok {
+		return "", &api.FunctionError{Kind: api.FunctionException, Name: "SyntaxError", Message: wrong.Text}, nil
 	}
-	return text, nil
+	return text, nil, err
 }
 
 // attempt runs the tool in a slot. again: nothing was done, and a second

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"fmt"
+	"unicode/utf8"
 )
 
 // FunctionTool is the name of the tool that takes FunctionArgs.
@@ -102,6 +103,40 @@ type FunctionError struct {
 	Name      string            `json:"name"`
 	Message   string            `json:"message"`
 	Traceback string            `json:"traceback,omitempty"`
+}
+
+// maxSentence bounds a Sentence, in code points.
+const maxSentence = 1000
+
+// Sentence is FunctionResult.Text of a function that failed so. What carries a
+// sentence of its own is not cut.
+func (e *FunctionError) Sentence(function string) string {
+	switch e.Kind {
+	case FunctionTimeout, FunctionCorrupted, FunctionSpawn, FunctionInstall:
+		return e.Message
+	default:
+	}
+	text := "Error executing function " + function + ": " + e.Name
+	if e.Message != "" {
+		text += ": " + e.Message
+	}
+	text, _ = CutText(text, maxSentence)
+	return text
+}
+
+// CutText is the beginning of the text, at most limit code points, and how many
+// the whole has.
+func CutText(text string, limit int) (string, int) {
+	n := utf8.RuneCountInString(text)
+	if n <= limit {
+		return text, n
+	}
+	at := 0
+	for range limit {
+		_, size := utf8.DecodeRuneInString(text[at:])
+		at += size
+	}
+	return text[:at], n
 }
 
 // FunctionResult reads Function. It is nil for a call that was not carried

@@ -88,7 +88,7 @@ func (c Call) functionDone(a api.FunctionArgs, r api.Result, f api.FunctionResul
 	f.Stdout, f.Stderr = pieces(c.Stdout.Text().String), pieces(c.Stderr.Text().String)
 	if f.Error != nil {
 		f.Status = api.FunctionFailed
-		f.Text = errorText(a.Name, f.Error)
+		f.Text = f.Error.Sentence(a.Name)
 	} else {
 		f.Status = api.FunctionSuccess
 		f.Text, f.Truncated = cutReturn(textOf(f.FuncReturn, a.SourceType), a.ReturnCharLimit)

@@ -8,9 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
-	"unicode/utf8"
 
 	"berth/sandboxd/api"
 	"berth/slots"
@@ -21,7 +19,6 @@ const (
 	frameHead    = 1 + 8 + 32 // begun, length, checksum
 	maxFrame     = 16 << 20   // bytes of a payload, as the runner has it
 	runnerFailed = 199        // exit code of a runner that could not send its answer
-	maxErrorText = 1000       // code points
 )
 
 // frame takes the result as the runner writes it: see runner.py. The key makes
@@ -121,20 +118,6 @@ func (c Call) unanswered(ctx context.Context, a api.FunctionArgs, exit slots.Exi
 	return failed(api.FunctionExit, "ProcessExit", "exit code %d", exit.Code)
 }
 
-// errorText is the sentence about an error, which what carries its own
-// sentence is already.
-func errorText(name string, e *api.FunctionError) string {
-	if slices.Contains([]api.FunctionErrorKind{api.FunctionTimeout, api.FunctionCorrupted, api.FunctionSpawn}, e.Kind) {
-		return e.Message
-	}
-	text := "Error executing function " + name + ": " + e.Name
-	if e.Message != "" {
-		text += ": " + e.Message
-	}
-	text, _ = cut(text, maxErrorText)
-	return text
-}
-
 // textOf is a returned value as text: a string is itself, nothing is what its
 // language calls it, and anything else its JSON.
 func textOf(value json.RawMessage, sourceType string) string {
@@ -154,25 +137,11 @@ func textOf(value json.RawMessage, sourceType string) string {
 // cutReturn is the text of a result within the limit, in code points, and
 // whether something of it is missing.
 func cutReturn(text string, limit int) (string, bool) {
-	kept, n := cut(text, limit)
+	kept, n := api.CutText(text, limit)
 	if n <= limit {
 		return text, false
 	}
 	return kept + fmt.Sprintf("… [NOTE: function output was truncated since it exceeded the character limit (%d > %d)]", n, limit), true
-}
-
-// cut is the beginning of the text, and how many code points the whole has.
-func cut(text string, limit int) (string, int) {
-	n := utf8.RuneCountInString(text)
-	if n <= limit {
-		return text, n
-	}
-	at := 0
-	for range limit {
-		_, size := utf8.DecodeRuneInString(text[at:])
-		at += size
-	}
-	return text[:at], n
 }
 
 // notStarted reports whether the error says that there is no such program, or
