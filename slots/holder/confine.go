@@ -34,8 +34,8 @@ const (
 	// descends from it has ended.
 	ConfineStay = "stay"
 	// ConfineTerminal is ConfineStay for a child that leads a session of its
-	// own, whose terminal is descriptor 0. A byte on descriptor 3 says, before
-	// the status, that the child runs.
+	// own, whose terminal is descriptor 0. Four little-endian bytes on descriptor
+	// 3 say, before the status, that the child runs: the session's number.
 	ConfineTerminal = "terminal"
 )
 
@@ -107,7 +107,7 @@ func stay(path string, argv []string, onTerminal bool) error {
 		return err
 	}
 	if onTerminal {
-		_, _ = unix.Write(statusFD, []byte{1}) // who asked may be gone
+		_, _ = unix.Write(statusFD, binary.LittleEndian.AppendUint32(nil, uint32(pid))) // who asked may be gone
 	}
 	// Whoever reads the output must see it end when the command's own
 	// processes have ended, not when this one has.

@@ -123,11 +123,14 @@ type failure struct {
 }
 
 // sweepRequest asks to kill what is not kept, or, with Under set, what that
-// kept process started since it was marked.
+// kept process started since it was marked. With Session set it asks for a
+// terminal's end, see terminalOnly.
 type sweepRequest struct {
 	Under uint64 `json:"under,omitempty"`
 	Drop  uint64 `json:"drop,omitempty"` // keep this process no longer
-	UID   int    `json:"uid,omitempty"`  // for the spawner: everything that runs as this uid
+
+	Session int `json:"session,omitempty"` // what the terminal's keeper said; -1: it said nothing
+	UID     int `json:"uid,omitempty"`     // for the spawner: everything that runs as this uid
 }
 
 // sweepReport says what a sweep met.

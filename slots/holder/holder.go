@@ -303,6 +303,14 @@ func (p *Process) SweepAlso(ctx context.Context) (killed, left int, err error) {
 	return p.h.sweep(ctx, sweepRequest{Drop: p.id})
 }
 
+// SweepTerminal kills this process, which keeps a terminal, with what is below
+// it and in its session: also when it has ended already and left them behind.
+// What cannot be told from what the commands at work have started is left to
+// the sweep after those; when there are none, it is killed too.
+func (p *Process) SweepTerminal(ctx context.Context, session int) (killed, left int, err error) {
+	return p.h.sweep(ctx, sweepRequest{Drop: p.id, Session: session})
+}
+
 // Abandon stops waiting for the process; it goes on.
 func (p *Process) Abandon() { p.h.forget(p.id) }
 

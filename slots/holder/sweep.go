@@ -28,19 +28,55 @@ func (s *server) answerSweep(f frame) {
 		s.conn.say(kindSwept, f.id, encode(sweepReport{}))
 		return
 	}
-	if request.Drop != 0 {
-		delete(s.kept, request.Drop)
-	}
+	dropped := s.kept[request.Drop]
+	delete(s.kept, request.Drop)
 	var r sweepReport
-	if request.Under != 0 {
+	switch {
+	case request.Session != 0:
+		r = s.sweep(func(visit func(int)) error { return s.terminalOnly(dropped, request.Session, visit) })
+	case request.Under != 0:
 		if p := s.kept[request.Under]; p != nil {
 			unix.Kill(p.pid, unix.SIGURG)
 		}
 		r = s.sweep(func(visit func(int)) error { return s.startedUnder(request.Under, visit) })
-	} else {
+	default:
 		r = s.sweep(s.unkept)
 	}
 	s.conn.say(kindSwept, f.id, encode(r))
+}
+
+// terminalOnly visits what was started on a terminal whose keeper, nil when it
+// has ended, is kept no longer. What a dead keeper leaves is this process's
+// children, as are the orphans of a command: while one is at work, only the
+// session tells them apart. Where it is the holder's own it tells nothing.
+func (s *server) terminalOnly(keeper *process, session int, visit func(pid int)) error {
+	if keeper != nil && s.procs[keeper.pid] != keeper {
+		keeper = nil
+	}
+	spare, alone := map[int]bool{}, true
+	for pid, p := range s.procs {
+		if p != keeper {
+			spare[pid] = true
+			alone = alone && s.kept[p.id] != nil
+		}
+	}
+	if alone {
+		return s.unkept(visit)
+	}
+	if own, err := unix.Getsid(0); err != nil || own == session {
+		session = -1
+	}
+	// Without /proc nothing is known to be the terminal's.
+	if keeper != nil {
+		_ = s.descend(keeper.pid, nil, visit)
+		visit(keeper.pid)
+	}
+	_ = s.descend(os.Getpid(), spare, func(pid int) {
+		if sid, err := unix.Getsid(pid); err == nil && sid == session {
+			visit(pid)
+		}
+	})
+	return nil
 }
 
 // sweep kills what targets visits until it visits nothing, or the deadline

@@ -45,12 +45,19 @@ func (k *kept) hasEnded() bool {
 
 // kill ends the process with everything below it, or else the holder.
 func (k *kept) kill(ctx context.Context) {
+	k.killBy(ctx, func(kill context.Context) {
+		k.process.SweepAlso(kill) //nolint:errcheck // a holder that has ended took it along
+	})
+}
+
+// killBy has sweep end the process, or else ends the holder.
+func (k *kept) killBy(ctx context.Context, sweep func(kill context.Context)) {
 	if k.hasEnded() {
 		return
 	}
 	kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
 	defer cancel()
-	k.process.SweepAlso(kill) //nolint:errcheck // a holder that has ended took it along
+	sweep(kill)
 	select {
 	case <-k.ended:
 	case <-kill.Done():

@@ -44,8 +44,8 @@ type Terminal interface {
 const hangUp = 300 * time.Millisecond
 
 // lingering is how long the process that looks after a terminal may take to end
-// when nothing of the terminal's is left: to kill it takes along what other
-// commands of the slot have running.
+// when nothing of the terminal's is left. When it is killed, what has left the
+// terminal's session by then may stay for as long as a command is at work.
 const lingering = 2 * time.Second
 
 // Terminal runs a process on a terminal of its own, beside the commands of the
@@ -86,6 +86,8 @@ type terminal struct {
 	began  time.Time
 	hang   context.CancelCauseFunc
 
+	session int // the slot's number of it, which nobody else believes; -1: not known
+
 	over atomic.Bool   // nothing writes to the terminal any more
 	done chan struct{} // closed after end and fault are set
 
@@ -125,7 +127,7 @@ func (i *instance) startTerminal(ctx context.Context, c TerminalCommand) (*termi
 		return nil, err
 	}
 	defer unix.Close(made.Slave)
-	t := &terminal{master: os.NewFile(uintptr(made.Master), "terminal"), began: time.Now(), done: make(chan struct{})}
+	t := &terminal{master: os.NewFile(uintptr(made.Master), "terminal"), began: time.Now(), done: make(chan struct{}), session: -1}
 	if err := t.Resize(c.Columns, c.Rows); err != nil {
 		t.master.Close()
 		return nil, err
@@ -152,7 +154,7 @@ func (i *instance) startTerminal(ctx context.Context, c TerminalCommand) (*termi
 		t.status.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // what is still in the pipe may be read
 	})
 	if err := t.running(ctx); err != nil {
-		t.kill(ctx)
+		t.killKeeper(ctx)
 		t.status.Close()
 		t.master.Close()
 		return nil, err
@@ -160,10 +162,13 @@ func (i *instance) startTerminal(ctx context.Context, c TerminalCommand) (*termi
 	return t, nil
 }
 
-// running waits for the byte that says that the process runs.
+// running waits for the word that the process runs.
 func (t *terminal) running(ctx context.Context) error {
-	var one [1]byte
-	if t.report(ctx, one[:]) {
+	var session [4]byte
+	if t.report(ctx, session[:]) {
+		if n := int(binary.LittleEndian.Uint32(session[:])); n > 0 {
+			t.session = n
+		}
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -237,19 +242,25 @@ func (t *terminal) follow(ctx context.Context) {
 func (t *terminal) killAll(ctx context.Context) {
 	kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
 	defer cancel()
-	if t.hasEnded() {
-		if t.err == nil && t.exit.Status != 0 && !t.exit.Alone {
-			t.in.sweep(kill) // its own slot has killed it, and what it had is nobody's now
+	if !t.hasEnded() {
+		t.in.holder.Continue()     // its own slot may have stopped it
+		t.process.SweepUnder(kill) //nolint:errcheck // a holder that has ended took them along
+		select {
+		case <-t.ended:
+		case <-time.After(lingering):
+			t.killKeeper(kill)
 		}
-		return
 	}
-	t.in.holder.Continue()     // its own slot may have stopped it
-	t.process.SweepUnder(kill) //nolint:errcheck // a holder that has ended took them along
-	select {
-	case <-t.ended:
-	case <-time.After(lingering):
-		t.kill(kill)
+	if t.hasEnded() && t.err == nil && t.exit.Status != 0 && !t.exit.Alone {
+		t.process.SweepTerminal(kill, t.session) //nolint:errcheck // it was killed, and what it had is nobody's now
 	}
+}
+
+// killKeeper kills the process that looks after the terminal with what it has.
+func (t *terminal) killKeeper(ctx context.Context) {
+	t.killBy(ctx, func(kill context.Context) {
+		t.process.SweepTerminal(kill, t.session) //nolint:errcheck // a holder that has ended took them along
+	})
 }
 
 // Read reads what is shown.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"berth/slots"
 	"berth/slots/sandbox"
@@ -26,6 +27,7 @@ var terminalExamples = []example{
 	{"a terminal passes everything on, both ways", terminalCarries},
 	{"a terminal that cannot start says why", terminalRefused},
 	{"nobody else types into a terminal", terminalPrivate},
+	{"a terminal whose keeper is killed leaves commands alone", terminalKeeperKilled},
 	{"a terminal ends with its slot", terminalReset},
 }
 
@@ -291,6 +293,40 @@ func terminalPrivate(t *testing.T, x fixture) {
 	victim.typed("echo un''harmed\r")
 	victim.expect("unharmed\r\n")
 	assert.NotContains(t, victim.shown(), "!")
+}
+
+// terminalKeeperKilled has the slot kill, or stop, the process that looks after
+// a terminal, while a command runs beside it that has left its own group.
+func terminalKeeperKilled(t *testing.T, x fixture) {
+	for _, signal := range []string{"KILL", "STOP"} {
+		s, other := bashTerminal(t, x.s), bashTerminal(t, x.s)
+		mine, theirs, others := marker(), marker(), marker()
+		ran := make(chan slots.Exit, 1)
+		go func() {
+			_, _, exit, _ := try(x.s, script("(sleep "+theirs+" &); sleep "+theirs+"; exit 3"), time.Minute)
+			ran <- exit
+		}()
+		other.typed("sleep " + others + " & echo st''arted\r")
+		other.expect("started\r\n")
+		s.typed("trap '' HUP; (sleep " + mine + " &); (setsid sleep " + mine + " &); sleep " + mine + " & kill -" + signal + " $PPID; echo st''arted\r")
+		if signal == "STOP" {
+			s.expect("started\r\n")
+			require.Eventually(t, func() bool { return len(alive(mine)) == 3 }, 30*time.Second, 5*time.Millisecond)
+			s.end(errors.New("nobody is there"))
+		}
+		s.exit()
+		require.Eventually(t, func() bool { return len(alive(mine)) <= 1 }, 30*time.Second, 5*time.Millisecond, "SIG%s: what is in its session has ended", signal)
+		require.Len(t, alive(theirs), 2, "SIG%s: a command beside it goes on, with all that it started", signal)
+		require.Len(t, alive(others), 1, "and so does another terminal")
+		kill := alive(theirs)
+		require.NoError(t, unix.Kill(kill[0], unix.SIGKILL))
+		require.NoError(t, unix.Kill(kill[1], unix.SIGKILL))
+		assert.Equal(t, 3, (<-ran).Code)
+		assert.Empty(t, alive(mine), "the sweep after the command takes the rest")
+		require.Len(t, alive(others), 1)
+		other.typed("exit\r")
+		other.exit()
+	}
 }
 
 func terminalReset(t *testing.T, x fixture) {
