@@ -3,6 +3,7 @@ package function
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,15 +44,31 @@ type warm struct {
 
 	mu      sync.Mutex // guards what is below; nothing is asked under it
 	idle    map[tenant][]*held
-	waiting map[tenant][]chan *held
-	short   map[string]int // runs that wait for a slot, by template
+	waiting []*waiter // the one who came first at the beginning
 	closed  bool
+}
+
+// waiter is a run that waits for a slot: of the pool, or one that a run of the
+// same tenant gives back.
+type waiter struct {
+	want
+	since    time.Time
+	promised time.Time // when a slot was last released for it
+	given    chan *held
 }
 
 func newWarm(leases Leases, wait time.Duration) *warm {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &warm{leases: leases, wait: wait, ctx: ctx, cancel: cancel, idle: map[tenant][]*held{}, waiting: map[tenant][]chan *held{}, short: map[string]int{}}
+	return &warm{leases: leases, wait: wait, ctx: ctx, cancel: cancel, idle: map[tenant][]*held{}}
 }
+
+// Between tenants who wait for the slots of one pool. To give a slot to another
+// one takes a reset and the start of an interpreter; to give it to the same one
+// again and again would leave the others without.
+const (
+	overtaking = 200 * time.Millisecond // for so long runs of the same tenant go before those who came earlier
+	promising  = 5 * time.Second        // what was released for one who waits reaches him by then, or never
+)
 
 // slack is how much longer a lease lasts than it should be needed: for what is
 // around a run.
@@ -189,7 +206,7 @@ func (w *warm) acquire(ctx context.Context, want want, wait time.Duration) (*hel
 // await waits for a slot of the pool, or for one that this tenant's runs give
 // back, whichever comes first.
 func (w *warm) await(ctx context.Context, want want) (*held, error) {
-	given := make(chan *held, 1)
+	me := &waiter{want: want, since: time.Now(), given: make(chan *held, 1)}
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
@@ -201,9 +218,8 @@ func (w *warm) await(ctx context.Context, want want) (*held, error) {
 			w.mu.Unlock()
 			return w.orAnother(ctx, h, want)
 		}
-		w.waiting[want.tenant] = append(w.waiting[want.tenant], given)
 	}
-	w.short[want.tenant.template]++
+	w.waiting = append(w.waiting, me)
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
 	type answer struct {
@@ -216,17 +232,12 @@ func (w *warm) await(ctx context.Context, want want) (*held, error) {
 		acquired <- answer{h, err}
 	})
 	w.mu.Unlock()
-	defer func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.short[want.tenant.template]--
-	}()
 	// Only now: from here on nobody lets a slot rest that could be released.
-	w.evict(want)
+	w.evict(me)
 	var got answer
 	select {
 	case got = <-acquired:
-	case h := <-given:
+	case h := <-me.given:
 		stop()
 		if late := <-acquired; late.err == nil {
 			w.put(late.h, true)
@@ -234,18 +245,10 @@ func (w *warm) await(ctx context.Context, want want) (*held, error) {
 		return w.orAnother(ctx, h, want)
 	}
 	w.mu.Lock()
-	list := w.waiting[want.tenant]
-	for i, one := range list {
-		if one == given {
-			w.waiting[want.tenant] = append(list[:i:i], list[i+1:]...)
-		}
-	}
-	if len(w.waiting[want.tenant]) == 0 {
-		delete(w.waiting, want.tenant)
-	}
+	w.leaveLocked(me)
 	w.mu.Unlock()
 	select {
-	case h := <-given: // both came
+	case h := <-me.given: // both came
 		if got.err != nil {
 			return w.orAnother(ctx, h, want)
 		}
@@ -268,7 +271,7 @@ var errClosed = slots.Errorf(slots.KindDraining, "orchestrator is shutting down"
 
 // evict releases the slot that was idle longest and is of no use to the run:
 // its reset makes room.
-func (w *warm) evict(wanted want) {
+func (w *warm) evict(wanted *waiter) {
 	w.mu.Lock()
 	var oldest *held
 	for t, list := range w.idle {
@@ -281,6 +284,7 @@ func (w *warm) evict(wanted want) {
 	}
 	if oldest != nil {
 		w.dropLocked(oldest)
+		wanted.promised = time.Now()
 	}
 	w.mu.Unlock()
 	if oldest != nil {
@@ -288,22 +292,52 @@ func (w *warm) evict(wanted want) {
 	}
 }
 
+// leaveLocked ends the wait, if it has not ended.
+func (w *warm) leaveLocked(who *waiter) {
+	if i := slices.Index(w.waiting, who); i >= 0 {
+		w.waiting = slices.Delete(w.waiting, i, i+1)
+	}
+}
+
+// nextLocked is who gets the slot as it is. It is nobody when the slot has to
+// go back to its pool, which it does for the one who waits there longest, and
+// nobody when nobody waits.
+func (w *warm) nextLocked(h *held) (next *waiter, wanted bool) {
+	var other *waiter
+	now := time.Now()
+	for _, one := range w.waiting {
+		switch {
+		case one.tenant.template != h.tenant.template:
+		case one.tenant == h.tenant && !one.fresh:
+			if next == nil {
+				next = one
+			}
+		case other == nil && now.Sub(one.promised) > promising:
+			other = one
+		}
+		wanted = wanted || one.tenant.template == h.tenant.template
+	}
+	if other != nil && (next == nil || other.since.Before(next.since) && now.Sub(other.since) >= overtaking) {
+		other.promised = now
+		return nil, true
+	}
+	return next, wanted
+}
+
 // put gives the slot back after a run. It is kept if it is well and nobody else
 // waits for a slot of its pool.
 func (w *warm) put(h *held, well bool) {
 	w.mu.Lock()
 	if well && !w.closed {
-		if list := w.waiting[h.tenant]; len(list) > 0 {
-			w.waiting[h.tenant] = list[1:]
-			if len(list) == 1 {
-				delete(w.waiting, h.tenant)
-			}
+		next, wanted := w.nextLocked(h)
+		if next != nil {
+			w.leaveLocked(next)
 			h.reused = true
-			list[0] <- h
+			next.given <- h
 			w.mu.Unlock()
 			return
 		}
-		well = w.short[h.tenant.template] == 0
+		well = !wanted
 	}
 	if !well || w.closed {
 		w.mu.Unlock()

@@ -2,6 +2,9 @@ package function
 
 import (
 	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,6 +81,81 @@ func TestASlotThatIsHandedOverIsLeasedForTheNextRun(t *testing.T) {
 		assert.GreaterOrEqual(t, time.Until(h.lease.Slot.ExpiresAt), time.Hour, "however little the run before it wanted")
 		w.put(h, true)
 	})
+}
+
+// TestNoTenantKeepsAFullPool has one tenant ask for more than there is, without
+// an end, and another one ask once.
+func TestNoTenantKeepsAFullPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leases := newOneSlot()
+		w := newWarm(leases, time.Hour)
+		defer w.close()
+		var steady sync.WaitGroup
+		var runs, reused atomic.Int64
+		ctx, enough := context.WithCancel(t.Context())
+		for range 3 {
+			steady.Go(func() {
+				for ctx.Err() == nil {
+					h, err := w.get(ctx, of(time.Second))
+					if err != nil {
+						return
+					}
+					runs.Add(1)
+					if h.reused {
+						reused.Add(1)
+					}
+					time.Sleep(10 * time.Millisecond)
+					w.put(h, true)
+				}
+			})
+		}
+		for range 5 {
+			time.Sleep(time.Second)
+			other := of(time.Second)
+			other.tenant.organization = "another"
+			began := time.Now()
+			h, err := w.get(t.Context(), other)
+			require.NoError(t, err)
+			assert.Less(t, time.Since(began), time.Second)
+			assert.False(t, h.reused)
+			w.put(h, true)
+		}
+		enough()
+		steady.Wait()
+		assert.Empty(t, w.waiting)
+		assert.Greater(t, runs.Load(), int64(450))
+		assert.GreaterOrEqual(t, reused.Load(), runs.Load()-6, "nothing is reset for nobody")
+	})
+}
+
+func TestWhoCameFirstIsServedFirst(t *testing.T) {
+	at := time.Now()
+	ours, theirs := of(0), of(0)
+	theirs.tenant.organization = "another"
+	anew, elsewhere := ours, theirs
+	anew.fresh, elsewhere.tenant.template = true, "elsewhere"
+	for name, c := range map[string]struct {
+		waiting []*waiter
+		next    int // in waiting; -1: nobody
+		wanted  bool
+	}{
+		"nobody":                     {nil, -1, false},
+		"of another pool":            {[]*waiter{{want: elsewhere, since: at.Add(-time.Hour)}}, -1, false},
+		"ours":                       {[]*waiter{{want: ours}, {want: ours}}, 0, true},
+		"theirs":                     {[]*waiter{{want: theirs}}, -1, true},
+		"one that wants a new one":   {[]*waiter{{want: anew}}, -1, true},
+		"ours before theirs":         {[]*waiter{{want: ours, since: at.Add(-2 * time.Hour)}, {want: theirs, since: at.Add(-time.Hour)}}, 0, true},
+		"theirs long before":         {[]*waiter{{want: theirs, since: at.Add(-overtaking)}, {want: ours, since: at}}, -1, true},
+		"theirs shortly before":      {[]*waiter{{want: theirs, since: at.Add(-time.Millisecond)}, {want: ours, since: at}}, 1, true},
+		"theirs, who have one":       {[]*waiter{{want: theirs, since: at.Add(-time.Hour), promised: at}, {want: ours, since: at}}, 1, true},
+		"theirs, who never got it":   {[]*waiter{{want: theirs, since: at.Add(-time.Hour), promised: at.Add(-time.Minute)}, {want: ours, since: at}}, -1, true},
+		"theirs, who have one alone": {[]*waiter{{want: theirs, since: at.Add(-time.Hour), promised: at}}, -1, true},
+	} {
+		w := warm{waiting: c.waiting}
+		next, wanted := w.nextLocked(&held{tenant: ours.tenant})
+		assert.Equal(t, c.next, slices.Index(c.waiting, next), name)
+		assert.Equal(t, c.wanted, wanted, name)
+	}
 }
 
 func TestASlotThatComesToRestBeforeTheWaitIsTaken(t *testing.T) {
