@@ -28,7 +28,8 @@ import (
 // here, for keptFor and within bounds, and do not survive one; but a lease that
 // was acquired with a key bears it, so that who asks again for a further slot
 // gets that one. An answer that says that nothing was done, or that the request
-// may be sent again, is not kept.
+// may be sent again, is not kept. Of one for which there is no room it is kept
+// that it was given: who asks again is told so, and nothing is done twice.
 const headerKey = poolapi.HeaderKey
 
 // keyed is what a route does with a request's key.
@@ -77,6 +78,7 @@ type kept struct {
 	done  chan struct{}     // closed when what is below is there
 	final bool              // the answer is kept
 	at    time.Time
+	lost  int // bytes of its body, when that is not kept any more
 	recording
 }
 
@@ -101,6 +103,7 @@ type answers struct {
 	mu    sync.Mutex // guards what is below
 	byKey map[string]*kept
 	order list.List // of those that are kept, the oldest first
+	whole list.List // of those whose answer is there, in the same order
 	bytes int       // of their answers
 }
 
@@ -133,20 +136,51 @@ func (a *answers) end(k *kept, final bool) {
 		return
 	}
 	a.order.PushBack(k)
-	a.bytes += k.body.Len()
+	if k.body.Len() > 0 {
+		a.whole.PushBack(k)
+		a.bytes += k.body.Len()
+	}
 	a.forgetLocked(k.at)
 }
 
 func (a *answers) forgetLocked(now time.Time) {
+	for a.bytes > keptBytes {
+		k := a.whole.Front().Value.(*kept) // the list holds nothing else
+		a.dropLocked(k)
+		k.lost, k.body = k.body.Len(), bytes.Buffer{}
+	}
 	for e := a.order.Front(); e != nil; e = a.order.Front() {
 		k := e.Value.(*kept) // the list holds nothing else
-		if a.order.Len() <= keptAnswers && a.bytes <= keptBytes && now.Sub(k.at) < keptFor {
+		if a.order.Len() <= keptAnswers && now.Sub(k.at) < keptFor {
 			return
 		}
 		a.order.Remove(e)
-		a.bytes -= k.body.Len()
+		if k.body.Len() > 0 {
+			a.dropLocked(k)
+		}
 		delete(a.byKey, k.key)
 	}
+}
+
+// dropLocked takes the oldest one out of those whose answer is there.
+func (a *answers) dropLocked(k *kept) {
+	a.whole.Remove(a.whole.Front())
+	a.bytes -= k.body.Len()
+}
+
+// body is that of the answer, which was given before.
+func (a *answers) body(k *kept) ([]byte, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if k.lost == 0 {
+		return k.body.Bytes(), nil
+	}
+	executed := slots.ExecutedMaybe
+	if k.status < http.StatusBadRequest {
+		executed = slots.ExecutedYes
+	}
+	return nil, slots.Errorf(slots.KindConflict,
+		"the request of this "+headerKey+" was answered with status %d, and its answer of %d bytes is not kept any more", k.status, k.lost).WithExecuted(executed)
 }
 
 // once gives requests with the same key one answer.
@@ -181,7 +215,12 @@ func (s *Server) once(r route) echo.HandlerFunc {
 				return slots.Errorf(slots.KindInterrupted, "request was cancelled")
 			}
 			if k.final {
-				return s.replay(c, k, true)
+				body, err := s.answers.body(k)
+				if err != nil {
+					return err
+				}
+				c.Response().Header().Set("Idempotency-Replayed", "true")
+				return s.replay(c, k, body)
 			}
 			// The first came to nothing: it is asked again.
 		}
@@ -224,7 +263,7 @@ func (s *Server) first(c echo.Context, r route, k *kept, body []byte) error {
 	}
 	c.SetRequest(request)
 	c.SetResponse(response)
-	return s.replay(c, k, false)
+	return s.replay(c, k, k.body.Bytes())
 }
 
 // stopWith cancels when the server stops, which ends the request's context; not
@@ -238,14 +277,11 @@ func stopWith(request context.Context, cancel context.CancelCauseFunc) (end func
 }
 
 // replay sends the answer.
-func (s *Server) replay(c echo.Context, k *kept, again bool) error {
+func (s *Server) replay(c echo.Context, k *kept, body []byte) error {
 	w := c.Response()
 	maps.Copy(w.Header(), k.header)
-	if again {
-		w.Header().Set("Idempotency-Replayed", "true")
-	}
-	s.extend(c, k.body.Len())
+	s.extend(c, len(body))
 	w.WriteHeader(k.status)
-	_, _ = w.Write(k.body.Bytes()) // the client is gone; nobody is left to be told
+	_, _ = w.Write(body) // the client is gone; nobody is left to be told
 	return nil
 }

@@ -30,14 +30,38 @@ func TestKeptAnswersAreBounded(t *testing.T) {
 	assert.Equal(t, keptAnswers, a.bytes)
 	assert.NotContains(t, a.byKey, "9")
 	assert.Contains(t, a.byKey, "10")
-	large := keep("large", keptBytes)
-	assert.Len(t, a.byKey, 1)
-	large.at = time.Now().Add(-keptFor)
-	_, mine, err := a.begin("large", [32]byte{1})
+	keep("large", keptBytes)
+	assert.Len(t, a.byKey, keptAnswers, "what was answered is known")
+	assert.Equal(t, keptBytes, a.bytes)
+	assert.Equal(t, 1, a.whole.Len(), "but there is room for the last answer alone")
+	huge := keep("huge", keptBytes+1)
+	huge.status = http.StatusOK
+	assert.Zero(t, a.bytes)
+	again, mine, err := a.begin("huge", [32]byte{})
+	require.NoError(t, err)
+	require.False(t, mine, "it is not done twice")
+	_, err = a.body(again)
+	require.ErrorContains(t, err, "answered with status 200, and its answer of 16777217 bytes is not kept any more")
+	assert.Equal(t, slots.KindConflict, slots.AsError(err).Kind)
+	assert.Equal(t, slots.ExecutedYes, slots.AsError(err).Executed)
+	huge.status = http.StatusInternalServerError
+	_, err = a.body(again)
+	assert.Equal(t, slots.ExecutedMaybe, slots.AsError(err).Executed)
+	small := keep("small", 3)
+	body, err := a.body(small)
+	require.NoError(t, err)
+	assert.Len(t, body, 3)
+
+	past := time.Now().Add(-keptFor)
+	for e := a.order.Front(); e != nil; e = e.Next() {
+		e.Value.(*kept).at = past
+	}
+	_, mine, err = a.begin("large", [32]byte{1})
 	require.NoError(t, err, "what is forgotten is no conflict")
 	assert.True(t, mine)
 	assert.Zero(t, a.bytes)
 	assert.Zero(t, a.order.Len())
+	assert.Zero(t, a.whole.Len())
 }
 
 func TestWhatCameToNothingIsAskedAgain(t *testing.T) {
