@@ -283,10 +283,11 @@ func offeredLevels(t testing.TB) []slots.Level {
 
 // Offers asks the agent's own probe, run as the user, 0 for ours, and with
 // more of the agent's flags, whether it would reach the level. The error is
-// what the agent says in its refusal.
+// what the agent says in its refusal. Unless a flag names another, the data
+// directory is one that slots may pass through, as those of Start are.
 func Offers(t testing.TB, l slots.Level, uid int, flags ...string) error {
 	t.Helper()
-	args := []string{"probe", "--json", "--isolation-attempt", l.String()}
+	args := []string{"probe", "--json", "--isolation-attempt", l.String(), "--data-dir", sandboxtest.DataDir(t)}
 	if l < slots.LevelNSCgroup || uid != 0 {
 		args = append(args, "--cgroups", "off")
 	}

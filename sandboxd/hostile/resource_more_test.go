@@ -35,11 +35,11 @@ func oneLongLine(t *testing.T, s *stage) {
 
 func flood(t *testing.T, s *stage) {
 	began := time.Now()
-	r := s.Bash(t, "slot_0", `trap '' TERM PIPE; echo first; yes & yes >&2 & (yes; yes) & exec yes out`, 1.5)
+	r := s.Bash(t, "slot_0", `trap '' TERM PIPE; echo first; yes & yes >&2 & (yes; yes) & exec yes out`, 3)
 	assert.Equal(t, slots.OutcomeTimedOut, r.Metadata.Outcome)
-	s.Within(t, "the timeout of the flood", time.Since(began), 6*time.Second)
+	s.Within(t, "the timeout of the flood", time.Since(began), 8*time.Second)
 	assert.True(t, r.Metadata.Truncated)
-	assert.True(t, strings.HasPrefix(r.Output, "first\n") || strings.Contains(r.Output[:200], "first"), "%.60q", r.Output)
+	assert.Contains(t, r.Output[:min(200, len(r.Output))], "first")
 	assert.Less(t, len(r.Output), 120_000)
 	assert.Greater(t, r.Metadata.StdoutBytes, int64(1<<20))
 	assert.Greater(t, r.Metadata.StderrBytes, int64(1<<20))
