@@ -62,6 +62,7 @@ type Runner struct {
 	mu     sync.Mutex // guards what follows
 	warm   map[*Place]*warm
 	closed bool
+	ended  bool                // nobody waits for a slot any more
 	built  map[string]struct{} // environments that are known to be there, by container and key
 	closer sync.Once
 }
@@ -85,8 +86,22 @@ func (r *Runner) warmAt(place *Place) (*warm, error) {
 	if w == nil {
 		w = newWarm(place.Leases, r.config.Wait)
 		r.warm[place] = w
+		if r.ended {
+			w.end()
+		}
 	}
 	return w, nil
+}
+
+// EndQueues refuses runs that wait for a slot, now and from now on, with
+// slots.KindDraining. Those that have one, or find one at once, go on.
+func (r *Runner) EndQueues() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	for _, w := range r.warm {
+		w.end()
+	}
 }
 
 // Close gives back the slots that are kept, and waits for that.

@@ -42,6 +42,9 @@ type warm struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 
+	ending context.Context //nolint:containedctx // of runs that wait for a slot
+	end    context.CancelFunc
+
 	mu      sync.Mutex // guards what is below; nothing is asked under it
 	idle    map[tenant][]*held
 	waiting []*waiter // the one who came first at the beginning
@@ -59,7 +62,8 @@ type waiter struct {
 
 func newWarm(leases Leases, wait time.Duration) *warm {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &warm{leases: leases, wait: wait, ctx: ctx, cancel: cancel, idle: map[tenant][]*held{}}
+	ending, end := context.WithCancel(ctx)
+	return &warm{leases: leases, wait: wait, ctx: ctx, cancel: cancel, ending: ending, end: end, idle: map[tenant][]*held{}}
 }
 
 // Between tenants who wait for the slots of one pool. To give a slot to another
@@ -222,6 +226,7 @@ func (w *warm) await(ctx context.Context, want want) (*held, error) {
 	w.waiting = append(w.waiting, me)
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
+	defer context.AfterFunc(w.ending, stop)() //nolint:contextcheck // it is about all who wait
 	type answer struct {
 		h   *held
 		err error
@@ -254,6 +259,9 @@ func (w *warm) await(ctx context.Context, want want) (*held, error) {
 		}
 		w.put(h, true)
 	default:
+	}
+	if got.err != nil && ctx.Err() == nil && w.ending.Err() != nil {
+		return nil, errClosed
 	}
 	return got.h, got.err
 }

@@ -174,6 +174,46 @@ func TestASlotThatComesToRestBeforeTheWaitIsTaken(t *testing.T) {
 	})
 }
 
+func TestAtTheEndNobodyWaitsForASlot(t *testing.T) {
+	f := newFleet(1)
+	r, _ := runner(t, f, nil)
+	f.gate = make(chan struct{})
+	ended := make(chan error, 2)
+	run := func(organization string) {
+		_, err := r.Run(t.Context(), organization, python("x"))
+		ended <- err
+	}
+	go run("acme")
+	require.Eventually(t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.calls) == 1
+	}, time.Minute, time.Millisecond)
+	go run("globex")
+	waits := func() int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		n := 0
+		for _, w := range r.warm {
+			w.mu.Lock()
+			n += len(w.waiting)
+			w.mu.Unlock()
+		}
+		return n
+	}
+	require.Eventually(t, func() bool { return waits() == 1 }, time.Minute, time.Millisecond)
+	r.EndQueues()
+	err := <-ended
+	assert.Equal(t, slots.KindDraining, slots.AsError(err).Kind, "%v", err)
+	_, err = r.Run(t.Context(), "acme", python("x"))
+	assert.Equal(t, slots.KindDraining, slots.AsError(err).Kind, "nor later on: %v", err)
+	assert.Zero(t, waits())
+	close(f.gate)
+	require.NoError(t, <-ended, "who has a slot keeps it")
+	_, err = r.Run(t.Context(), "acme", python("x"))
+	require.NoError(t, err, "and what finds one at once is run")
+}
+
 func TestACallerThatHasGoneLeavesTheWarmSlotToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWarm(newOneSlot(), time.Hour)

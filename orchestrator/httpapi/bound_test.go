@@ -12,18 +12,34 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/orchestrator/poolapi"
+	"berth/slots"
 )
 
 // echoes is Tools that only tell for whom they were asked.
-type echoes struct{ runs int }
+type echoes struct {
+	runs  int
+	began chan struct{} // closed by a run that then waits for ended, unless it is nil
+	ended chan struct{}
+}
 
 func (e *echoes) Run(_ context.Context, organization string, _ *poolapi.ToolRun) (poolapi.ToolResult, error) {
 	e.runs++
+	if e.began != nil {
+		close(e.began)
+		<-e.ended
+		return poolapi.ToolResult{}, slots.Errorf(slots.KindDraining, "the queue has ended")
+	}
 	return poolapi.ToolResult{ExecutionID: organization}, nil
 }
 
 func (e *echoes) Recreate(_ context.Context, organization string) (poolapi.SandboxConfig, error) {
 	return poolapi.SandboxConfig{OrganizationID: organization}, nil
+}
+
+func (e *echoes) EndQueues() {
+	if e.ended != nil {
+		close(e.ended)
+	}
 }
 
 // bounded is a Server with tokens that are bound to organizations.

@@ -144,7 +144,11 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		Begin: func() {
 			s.stopping.Store(true)
 			s.end()
-			s.Pools.EndQueues() // a slot may take longer to come than the stop may
+			// A slot may take longer to come than the stop may.
+			s.Pools.EndQueues()
+			if s.Tools != nil {
+				s.Tools.EndQueues()
+			}
 		},
 		Within: s.config.DrainTimeout, Cause: errStopping,
 	})

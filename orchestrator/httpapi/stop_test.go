@@ -91,3 +91,43 @@ func TestAWaitForASlotDoesNotHoldUpTheStop(t *testing.T) {
 	assert.True(t, theirs.Metadata.Retryable)
 	assert.Equal(t, "never", theirs.Metadata.Executed)
 }
+
+func TestAWaitForALocalSlotDoesNotHoldUpTheStop(t *testing.T) {
+	const patience = time.Minute
+	made, _ := configured(t)
+	deps, tools := made.Deps, &echoes{began: make(chan struct{}), ended: make(chan struct{})}
+	deps.Metrics, deps.Tools = NewMetrics(), tools
+	s := New(deps, Config{Template: "t", DrainTimeout: time.Hour})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, ln) }()
+	answered := make(chan string, 1)
+	go func() {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+ln.Addr().String()+"/v1/tools/run",
+			strings.NewReader(`{"tool":{"name":"f","source_code":"x","source_type":"python"}}`))
+		if err == nil {
+			var got *http.Response
+			if got, err = http.DefaultClient.Do(r); err == nil {
+				defer got.Body.Close()
+				text, _ := io.ReadAll(got.Body)
+				answered <- got.Status + " " + string(text)
+				return
+			}
+		}
+		answered <- err.Error()
+	}()
+	<-tools.began
+	stop()
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		require.Fail(t, "it does not end")
+	}
+	got := <-answered
+	assert.Contains(t, got, "503 ")
+	assert.Contains(t, got, `"draining"`)
+}

@@ -13,6 +13,9 @@ import (
 type Tools interface {
 	Run(ctx context.Context, organization string, run *poolapi.ToolRun) (poolapi.ToolResult, error)
 	Recreate(ctx context.Context, organization string) (poolapi.SandboxConfig, error)
+	// EndQueues refuses runs that wait for a slot, now and from now on, with
+	// slots.KindDraining.
+	EndQueues()
 }
 
 // toolRoutes run function tools for the organisation that
