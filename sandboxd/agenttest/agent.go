@@ -73,7 +73,7 @@ func Start(t testing.TB, o Options) *Agent {
 	require.NoError(t, os.WriteFile(tokenFile, []byte(a.Token+"\n"), 0o600))
 	args := []string{
 		"serve", "--listen", "127.0.0.1:0", "--slots", fmt.Sprint(max(o.Slots, 1)), "--data-dir", a.Dir, "--token-file", tokenFile,
-		"--first-uid", fmt.Sprint(claimUIDs(t)),
+		"--first-uid", fmt.Sprint(ClaimUIDs(t)),
 		"--isolation-attempt", o.Level.String(), "--isolation-require", o.Level.String(),
 	}
 	if o.Level < slots.LevelNSCgroup {

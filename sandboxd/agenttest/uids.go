@@ -18,9 +18,9 @@ const (
 	ranges     = 200
 )
 
-// claimUIDs returns the first uid of a range that no other agent of any test
+// ClaimUIDs returns the first uid of a range that no other agent of any test
 // process uses until the test ends.
-func claimUIDs(t testing.TB) int {
+func ClaimUIDs(t testing.TB) int {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("berth-test-uids-%d", os.Geteuid()))
 	require.NoError(t, os.MkdirAll(dir, 0o700))

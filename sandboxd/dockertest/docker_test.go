@@ -1,5 +1,3 @@
-// Tests of sandboxd as PID 1 of Docker containers, under the options that
-// jobs come with: which isolation it reaches, and that it works there.
 package dockertest_test
 
 import (
@@ -15,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/sandboxd/api"
+	"berth/sandboxd/dockertest"
 	"berth/slots"
 )
 
@@ -29,7 +28,7 @@ var nobody = []string{"--user", "1000:1000", "--cap-drop", "ALL", "--security-op
 
 // modes are those of the deployment guide. What an engine with AppArmor and
 // one on cgroup v2 change is part of the table.
-func modes(t *testing.T, e engine) []mode {
+func modes(t *testing.T, e dockertest.Engine) []mode {
 	t.Helper()
 	profile, err := filepath.Abs("../../images/seccomp-slots.json")
 	require.NoError(t, err)
@@ -40,11 +39,11 @@ func modes(t *testing.T, e engine) []mode {
 	seccomp := []string{"--security-opt", "seccomp=" + profile}
 	open := append(seccomp, "--security-opt", "apparmor=unconfined")
 	confined, best := slots.LevelNS, slots.LevelNS
-	if e.unified {
+	if e.Unified {
 		best = slots.LevelNSCgroup
 		confined = best
 	}
-	if e.apparmor {
+	if e.AppArmor {
 		confined = slots.LevelUIDLandlock // which then refuses every mount
 	}
 	tmpfs := []string{"--tmpfs", "/data:mode=1777"}
@@ -65,10 +64,10 @@ func modes(t *testing.T, e engine) []mode {
 }
 
 func TestContainersReachTheirLevelAndWork(t *testing.T) {
-	e := needEngine(t)
+	e := dockertest.Need(t)
 	for _, m := range modes(t, e) {
 		t.Run(m.name, func(t *testing.T) {
-			c := e.start(t, m.options, []string{"--memory", "96MiB", "--isolation-require", m.want.String()})
+			c := start(t, e, m.options, []string{"--memory", "96MiB", "--isolation-require", m.want.String()})
 			t.Logf("%s: %v, weak: %q", c.health.Isolation.Level, c.health.Isolation.Axes, c.health.Isolation.Weak)
 			assert.GreaterOrEqual(t, c.health.Isolation.Level, m.want)
 			assert.False(t, c.health.Isolation.Unsafe)
@@ -226,14 +225,14 @@ func resets(t *testing.T, c *container) {
 // endsWell looks into the container from outside and stops it.
 func endsWell(t *testing.T, c *container) {
 	t.Helper()
-	_, err := docker("exec", c.id, "/sandboxd", "version")
+	_, err := dockertest.Docker("exec", c.id, "/sandboxd", "version")
 	require.NoError(t, err, "operators get in")
 	health, err := c.Health(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, api.HealthOK, health.Status)
-	_, err = docker("stop", "--time", "40", c.id)
+	_, err = dockertest.Docker("stop", "--time", "40", c.id)
 	require.NoError(t, err)
-	out, err := docker("inspect", "--format", "{{.State.ExitCode}} {{.State.OOMKilled}}", c.id)
+	out, err := dockertest.Docker("inspect", "--format", "{{.State.ExitCode}} {{.State.OOMKilled}}", c.id)
 	require.NoError(t, err)
 	code, _, _ := strings.Cut(out, " ")
 	status, err := strconv.Atoi(code)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/sandboxd/agenttest"
+	"berth/sandboxd/dockertest"
 	"berth/slots/sandbox/sandboxtest"
 )
 
@@ -39,7 +40,7 @@ func suite(t *testing.T) string {
 // By default those families run that try to break out and to spy; the whole
 // suite, and at every level, with BERTH_LEVELS=all.
 func TestHostileCodeInsideContainers(t *testing.T) {
-	e := needEngine(t)
+	e := dockertest.Need(t)
 	dir := suite(t)
 	run := "^TestHostile(A|X|E)$"
 	if agenttest.EveryLevel() {
@@ -55,7 +56,7 @@ func TestHostileCodeInsideContainers(t *testing.T) {
 				"run", "--rm", "--init", "--volume", dir + ":/suite:ro", "--volume", "/usr:/usr:ro", "--volume", "/etc:/etc:ro",
 				"--env", "BERTH_AGENT=/suite/sandboxd", "--env", "BERTH_ATTACKER=/suite/attacker", "--env", "TMPDIR=/data",
 				"--env", "PATH=/usr/bin:/bin", "--env", "BERTH_LEVELS", "--env", "BERTH_PATIENCE", "--workdir", "/suite",
-			}, m.options, []string{e.image, "/suite/hostile.test", "-test.run", run, "-test.timeout", "40m", fmt.Sprintf("-test.v=%v", testing.Verbose())})
+			}, m.options, []string{e.Image, "/suite/hostile.test", "-test.run", run, "-test.timeout", "40m", fmt.Sprintf("-test.v=%v", testing.Verbose())})
 			out, err := exec.CommandContext(t.Context(), "docker", args...).CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			t.Logf("%s", out)

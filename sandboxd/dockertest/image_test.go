@@ -3,9 +3,7 @@ package dockertest_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,54 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/sandboxd/api"
+	"berth/sandboxd/dockertest"
 	"berth/slots"
 	"berth/slots/need"
-	"berth/slots/sandbox/sandboxtest"
 )
-
-// project is a copy of what builds images, with programs of its own, so that
-// a test neither needs nor changes those in bin.
-func project(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	require.NoError(t, os.CopyFS(filepath.Join(dir, "images"), os.DirFS("../../images")))
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
-	program, err := os.ReadFile(sandboxtest.Agent(t))
-	require.NoError(t, err)
-	for _, name := range []string{"sandboxd", "orchestrator"} { // no test runs the second
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "bin", name), program, 0o755)) //nolint:gosec // a program
-	}
-	require.NoError(t, os.Chmod(filepath.Join(dir, "images", "build"), 0o755)) //nolint:gosec // a program
-	return dir
-}
-
-// build runs images/build with the variables and returns what it printed.
-func build(t *testing.T, dir string, variables ...string) (string, error) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "images", "build"))
-	cmd.Env = append(os.Environ(), variables...)
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
-// tag is one of its own for each test, and removes the images of it at the end.
-func tag(t *testing.T) string {
-	t.Helper()
-	name := fmt.Sprintf("test-%d-%s", os.Getpid(), strings.ToLower(strings.NewReplacer("/", "-", ",", "", " ", "-").Replace(t.Name())))
-	t.Cleanup(func() {
-		for _, image := range []string{"berth/agent:", "berth/sandboxd:", "berth/orchestrator:"} {
-			_, _ = docker("image", "rm", image+name) // a test makes some of them
-		}
-	})
-	return name
-}
-
-func (e engine) best() slots.Level {
-	if e.unified {
-		return slots.LevelNSCgroup
-	}
-	return slots.LevelNS
-}
 
 // hardened are the options of the jobs' security_opt.
 func hardened(t *testing.T) []string {
@@ -75,8 +29,8 @@ func hardened(t *testing.T) []string {
 }
 
 func TestAgentImageReachesItsLevelOnAnyImage(t *testing.T) {
-	e := needEngine(t)
-	dir := project(t)
+	e := dockertest.Need(t)
+	dir := dockertest.Project(t)
 	for _, c := range []struct {
 		name    string
 		runAs   string
@@ -84,13 +38,13 @@ func TestAgentImageReachesItsLevelOnAnyImage(t *testing.T) {
 		want    slots.Level
 	}{
 		{"root, default options", "0:0", nil, slots.LevelUIDLandlock},
-		{"root, as in the jobs", "0:0", hardened(t), e.best()},
+		{"root, as in the jobs", "0:0", hardened(t), e.Best()},
 		{"nobody, no capabilities", "65532:65532", []string{"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only", "--tmpfs", "/tmp:exec"}, slots.LevelLandlock},
 		{"nobody, as in the jobs", "65532:65532", append(hardened(t), "--cap-drop", "ALL"), slots.LevelNS},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			name := tag(t)
-			out, err := build(t, dir, "ONLY=agent", "AGENT_BASE="+e.image, "RUN_AS="+c.runAs, "TAG="+name)
+			name := dockertest.Tag(t)
+			out, err := dockertest.Build(t, dir, "ONLY=agent", "AGENT_BASE="+e.Image, "RUN_AS="+c.runAs, "TAG="+name)
 			require.NoError(t, err, out)
 			assert.Regexp(t, `(?m)^berth/agent:`+name+` +[0-9]+\.[0-9] MB$`, out)
 			built := startImage(t, "berth/agent:"+name, c.options, []string{"--isolation-require", c.want.String()})
@@ -104,9 +58,9 @@ func TestAgentImageReachesItsLevelOnAnyImage(t *testing.T) {
 }
 
 func TestAgentImageOfNothingServesFilesAndSaysThatItHasNoShell(t *testing.T) {
-	needEngine(t)
-	name := tag(t)
-	out, err := build(t, project(t), "ONLY=agent", "TAG="+name)
+	dockertest.Need(t)
+	name := dockertest.Tag(t)
+	out, err := dockertest.Build(t, dockertest.Project(t), "ONLY=agent", "TAG="+name)
 	require.NoError(t, err, out)
 	c := startImage(t, "berth/agent:"+name, nil, nil)
 	r := c.tool(t, "slot_0", "write_file", map[string]any{"path": "a.txt", "content": "kept"}, 30)
@@ -117,14 +71,14 @@ func TestAgentImageOfNothingServesFilesAndSaysThatItHasNoShell(t *testing.T) {
 }
 
 func TestBatteriesImageHasWhatCommandsExpect(t *testing.T) {
-	e := needEngine(t)
-	dir, name := project(t), tag(t)
-	out, err := build(t, dir, "ONLY=batteries", "TAG="+name)
+	e := dockertest.Need(t)
+	dir, name := dockertest.Project(t), dockertest.Tag(t)
+	out, err := dockertest.Build(t, dir, "ONLY=batteries", "TAG="+name)
 	if err != nil && strings.Contains(out, "needs a base") {
 		need.Facility(t, "base-image", errors.New(out))
 	}
 	require.NoError(t, err, out)
-	c := startImage(t, "berth/sandboxd:"+name, hardened(t), []string{"--isolation-require", e.best().String()})
+	c := startImage(t, "berth/sandboxd:"+name, hardened(t), []string{"--isolation-require", e.Best().String()})
 	runsCommands(t, c)
 	r := c.bash(t, "slot_0", `set -e
 		git init -q repo && cd repo && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m first && git log --format=%s
@@ -137,19 +91,19 @@ func TestBatteriesImageHasWhatCommandsExpect(t *testing.T) {
 }
 
 func TestBuildingImagesNamesWhatIsMissingAndWhatMendsIt(t *testing.T) {
-	dir := project(t)
-	out, err := build(t, dir, "ENGINE=no-such-engine")
+	dir := dockertest.Project(t)
+	out, err := dockertest.Build(t, dir, "ENGINE=no-such-engine")
 	require.Error(t, err)
 	assert.Contains(t, out, "needs no-such-engine: apt-get install -y no-such-engine")
 
 	fake := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(fake, "refuses"), []byte("#!/bin/sh\necho no daemon is there >&2\nexit 1\n"), 0o755)) //nolint:gosec // a program
-	out, err = build(t, dir, "ENGINE="+filepath.Join(fake, "refuses"))
+	out, err = dockertest.Build(t, dir, "ENGINE="+filepath.Join(fake, "refuses"))
 	require.Error(t, err)
 	assert.Contains(t, out, "no engine answers: no daemon is there")
 
 	require.NoError(t, os.WriteFile(filepath.Join(fake, "empty"), []byte("#!/bin/sh\n[ \"$1\" = version ]\n"), 0o755)) //nolint:gosec // a program
-	out, err = build(t, dir, "ENGINE="+filepath.Join(fake, "empty"), "ONLY=batteries")
+	out, err = dockertest.Build(t, dir, "ENGINE="+filepath.Join(fake, "empty"), "ONLY=batteries")
 	require.Error(t, err)
 	packages, err := os.ReadFile("../../images/batteries/packages")
 	require.NoError(t, err)
@@ -157,7 +111,7 @@ func TestBuildingImagesNamesWhatIsMissingAndWhatMendsIt(t *testing.T) {
 	assert.Contains(t, out, "mmdebstrap --variant=minbase --include="+strings.ReplaceAll(strings.TrimSpace(string(packages)), "\n", ","))
 
 	require.NoError(t, os.Remove(filepath.Join(dir, "bin", "sandboxd")))
-	out, err = build(t, dir, "ENGINE="+filepath.Join(fake, "empty"))
+	out, err = dockertest.Build(t, dir, "ENGINE="+filepath.Join(fake, "empty"))
 	require.Error(t, err)
 	assert.Contains(t, out, "no programs in bin: make build")
 }
