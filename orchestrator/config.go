@@ -140,6 +140,7 @@ func templateSettings(flags *flag.FlagSet, t *pool.Template) {
 	add(flags, integer{&t.Slots, 1, 2000}, "slots", "8", "slots of each container")
 	add(flags, integer{&t.FreeMargin, 0, 1 << 20}, "free-slots", "0", "slots that should be free for those who come next")
 	add(flags, duration{&t.IdleAfter}, "idle-after", "5m", "how long a container is empty before it may be stopped")
+	add(flags, duration{&t.ShrinkCooldown}, "shrink-cooldown", "1m", "how long after containers were started or stopped no empty one is stopped")
 	add(flags, duration{&t.TTL}, "lease-ttl", "5m", "how long a lease lasts that names no ttl_s")
 	flags.StringVar(&t.Isolation, "isolation-require", "", "least isolation to accept, as sandboxd takes it")
 	add(flags, onOff{&t.Network}, "network", "on", "on: slots share the machine's network; off: loopback only")
