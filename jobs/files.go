@@ -88,6 +88,7 @@ func OrchestratorFile(t Template) (File, error) {
 		Comments: map[string]string{
 			"group.task.template": "The token of trainers.",
 			"group.task.identity": "What the policy is given to.",
+			"group.task.service":  "The task's, not the group's: see the job of a pool.",
 		},
 		Variables: []Variable{image},
 	}, err
@@ -106,7 +107,8 @@ func Orchestrator(t Template) (*api.Job, error) {
 	const id, name = "berth-orchestrator", "orchestrator"
 	job := blank(id, "service", t)
 	one := &api.Task{
-		Name: name, Driver: string(t.Driver), KillTimeout: new(t.Drain), KillSignal: "SIGTERM",
+		Name: name, Driver: string(t.Driver), KillTimeout: new(t.Drain), KillSignal: "SIGTERM", ShutdownDelay: shutdownDelay,
+		Services: []*api.Service{service(id)}, // see task
 		Env: map[string]string{
 			"NOMAD_ADDR":               "unix://${NOMAD_SECRETS_DIR}/api.sock",
 			"ORCHESTRATOR_BACKEND":     "nomad",
@@ -131,7 +133,7 @@ func Orchestrator(t Template) (*api.Job, error) {
 		one.Env["ORCHESTRATOR_NOMAD_DRIVER"], one.Env["ORCHESTRATOR_SANDBOXD"] = string(t.Driver), t.Command
 		delete(one.Env, "ORCHESTRATOR_NOMAD_IMAGE")
 	} else {
-		one.Config["image"] = "berth/orchestrator:latest"
+		one.Config["image"] = "berth/orchestrator:local"
 		one.Templates[0].Uid, one.Templates[0].Gid = new(ordinary), new(ordinary)
 		one.Config["security_opt"] = []string{"no-new-privileges"}
 		one.Config["cap_drop"] = []string{"all"}
@@ -146,16 +148,8 @@ func Orchestrator(t Template) (*api.Job, error) {
 			MaxParallel: new(1), Canary: new(1), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second),
 			HealthyDeadline: new(3 * time.Minute), ProgressDeadline: new(10 * time.Minute), AutoRevert: new(true), AutoPromote: new(true),
 		},
-		ShutdownDelay: new(2 * time.Second),
-		Constraints:   []*api.Constraint{{LTarget: "${attr.kernel.name}", Operand: "=", RTarget: "linux"}},
-		Services: []*api.Service{{
-			Name: id, Provider: "nomad", PortLabel: Port,
-			Checks: []api.ServiceCheck{
-				{Name: "alive", Type: "http", Path: "/livez", Interval: 10 * time.Second, Timeout: 5 * time.Second},
-				{Name: "ready", Type: "http", Path: "/readyz", Interval: 2 * time.Second, Timeout: 2 * time.Second},
-			},
-		}},
-		Tasks: []*api.Task{one},
+		Constraints: []*api.Constraint{{LTarget: "${attr.kernel.name}", Operand: "=", RTarget: "linux"}},
+		Tasks:       []*api.Task{one},
 	}}
 	return job, nil
 }

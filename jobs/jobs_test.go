@@ -266,3 +266,32 @@ func TestTheOrchestratorTakesTheSettingsOfTheJob(t *testing.T) {
 		}
 	}
 }
+
+// Nomad asks a registry for an image that is called latest every time; any
+// other that the machine has it takes from there.
+func TestTheImagesAreThoseThatMakeImageBuilds(t *testing.T) {
+	build, err := os.ReadFile("../images/build")
+	require.NoError(t, err)
+	tag := regexp.MustCompile(`TAG=\$\{TAG-([a-z]+)\}`).FindSubmatch(build)
+	require.NotNil(t, tag)
+	assert.NotEqual(t, "latest", string(tag[1]))
+	all, err := jobs.Files()
+	require.NoError(t, err)
+	for name, image := range map[string]string{
+		"sandboxd.nomad.hcl": "berth/sandboxd", "prepull.nomad.hcl": "berth/sandboxd", "orchestrator.nomad.hcl": "berth/orchestrator",
+	} {
+		assert.Contains(t, string(build), "="+image)
+		assert.Equal(t, image+":"+string(tag[1]), all[name].Job.TaskGroups[0].Tasks[0].Config["image"], name)
+	}
+}
+
+// A client that is started again registers the services of groups before it
+// takes up their tasks, and ends those whose registration no server takes then.
+func TestNoServiceIsAGroups(t *testing.T) {
+	for name, file := range files(t) {
+		for _, group := range file.Job.TaskGroups {
+			assert.Empty(t, group.Services, name)
+			assert.Nil(t, group.ShutdownDelay, "%s: it waits for the group's services", name)
+		}
+	}
+}

@@ -6,7 +6,7 @@
 
 variable "image" {
   type        = string
-  default     = "berth/orchestrator:latest"
+  default     = "berth/orchestrator:local"
   description = "image that holds orchestrator"
 }
 
@@ -16,8 +16,7 @@ job "berth-orchestrator" {
   datacenters = ["*"]
 
   group "orchestrator" {
-    count          = 1
-    shutdown_delay = "2s"
+    count = 1
 
     constraint {
       attribute = "${attr.kernel.name}"
@@ -26,9 +25,10 @@ job "berth-orchestrator" {
     }
 
     task "orchestrator" {
-      driver       = "docker"
-      kill_timeout = "25s"
-      kill_signal  = "SIGTERM"
+      driver         = "docker"
+      kill_timeout   = "25s"
+      shutdown_delay = "2s"
+      kill_signal    = "SIGTERM"
 
       config {
         args            = ["serve"]
@@ -57,9 +57,37 @@ job "berth-orchestrator" {
         ORCHESTRATOR_DATA_DIR    = "${NOMAD_ALLOC_DIR}/data"
         ORCHESTRATOR_LISTEN      = "0.0.0.0:${NOMAD_PORT_http}"
         ORCHESTRATOR_LOG_JSON    = "true"
-        ORCHESTRATOR_NOMAD_IMAGE = "berth/sandboxd:latest"
+        ORCHESTRATOR_NOMAD_IMAGE = "berth/sandboxd:local"
         ORCHESTRATOR_SLOTS       = "8"
         ORCHESTRATOR_TOKEN_FILE  = "${NOMAD_SECRETS_DIR}/token"
+      }
+
+      # The task's, not the group's: see the job of a pool.
+      service {
+        name     = "berth-orchestrator"
+        port     = "http"
+        provider = "nomad"
+
+        check {
+          name     = "alive"
+          type     = "http"
+          path     = "/livez"
+          interval = "10s"
+          timeout  = "5s"
+
+          check_restart {
+            limit = 6
+            grace = "1m"
+          }
+        }
+
+        check {
+          name     = "ready"
+          type     = "http"
+          path     = "/readyz"
+          interval = "2s"
+          timeout  = "2s"
+        }
       }
 
       resources {
@@ -111,28 +139,6 @@ job "berth-orchestrator" {
 
     network {
       port "http" {
-      }
-    }
-
-    service {
-      name     = "berth-orchestrator"
-      port     = "http"
-      provider = "nomad"
-
-      check {
-        name     = "alive"
-        type     = "http"
-        path     = "/livez"
-        interval = "10s"
-        timeout  = "5s"
-      }
-
-      check {
-        name     = "ready"
-        type     = "http"
-        path     = "/readyz"
-        interval = "2s"
-        timeout  = "2s"
       }
     }
   }

@@ -2,7 +2,7 @@
 
 variable "image" {
   type        = string
-  default     = "berth/sandboxd:latest"
+  default     = "berth/sandboxd:local"
   description = "image to fetch"
 }
 

@@ -25,7 +25,7 @@ variable "memory_max" {
 
 variable "image" {
   type        = string
-  default     = "berth/sandboxd:latest"
+  default     = "berth/sandboxd:local"
   description = "image that holds sandboxd"
 }
 

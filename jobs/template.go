@@ -50,7 +50,7 @@ type Template struct {
 	Priority    int
 
 	Driver   Driver   // default: docker
-	Image    string   // of the docker driver; default: berth/sandboxd:latest
+	Image    string   // of the docker driver; default: berth/sandboxd:local
 	Runtime  string   // of the docker driver: runsc, kata; default: the engine's own
 	Seccomp  string   // of the docker driver: where the client's disk has the profile of images/; default /etc/berth/seccomp-slots.json
 	Command  string   // of the other drivers; default /usr/local/bin/sandboxd
@@ -91,7 +91,7 @@ func (t Template) withDefaults() (Template, error) {
 	default:
 		return t, fmt.Errorf("driver %q: want docker, exec or raw_exec", t.Driver)
 	}
-	or(&t.Image, "berth/sandboxd:latest")
+	or(&t.Image, "berth/sandboxd:local")
 	or(&t.Seccomp, "/etc/berth/seccomp-slots.json")
 	or(&t.Command, "/usr/local/bin/sandboxd")
 	or(&t.Slots, 8)

@@ -33,7 +33,7 @@ func nomadSettings(flags *flag.FlagSet, c *nomad.Config) {
 	t := &c.Job
 	flags.StringVar(&c.Prefix, "nomad-jobs", "berth", "what the names of the jobs begin with: the job of a pool is berth-NAME")
 	add(flags, word{(*string)(&t.Driver), []string{string(jobs.Docker), string(jobs.Exec), string(jobs.RawExec)}}, "nomad-driver", string(jobs.Docker), "docker, or one that runs --sandboxd of the machine: exec raw_exec")
-	flags.StringVar(&t.Image, "nomad-image", "berth/sandboxd:latest", "image that holds sandboxd")
+	flags.StringVar(&t.Image, "nomad-image", "berth/sandboxd:local", "image that holds sandboxd")
 	flags.StringVar(&t.Runtime, "nomad-runtime", "", "runtime of the container engine, as runsc; without it the engine's own")
 	flags.StringVar(&t.Seccomp, "nomad-seccomp", "/etc/berth/seccomp-slots.json", "where the machines have the seccomp profile")
 	flags.StringVar(&t.NodePool, "nomad-node-pool", "", "node pool of the jobs")

@@ -25,7 +25,7 @@ func TestTheJobsOfNomadAreMadeOfTheSettings(t *testing.T) {
 	assert.Equal(t, 30, n.Pools[1].Slots)
 	want := jobs.Template{
 		Driver: jobs.Exec, Command: "/opt/sandboxd", Args: []string{"--shm=1GiB"}, Datacenters: []string{"a", "b"}, NodePool: "gpu",
-		Cores: 4, CPU: 1000, MemoryMB: 3000, DiskMB: 2048, Image: "berth/sandboxd:latest", Seccomp: "/etc/berth/seccomp-slots.json",
+		Cores: 4, CPU: 1000, MemoryMB: 3000, DiskMB: 2048, Image: "berth/sandboxd:local", Seccomp: "/etc/berth/seccomp-slots.json",
 	}
 	assert.Equal(t, want, n.Job)
 	assert.False(t, n.Purge)
