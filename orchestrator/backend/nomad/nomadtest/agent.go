@@ -1,6 +1,7 @@
 package nomadtest
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -32,6 +33,7 @@ type Config struct {
 	NoNode  bool     // the agent is a server only
 	ACL     bool     // only who bears a token is answered; Agent.Bootstrap makes the first one
 	Memory  bool     // tasks may use more memory than they reserve
+	Driver  string   // that has to run tasks; default raw_exec
 	Extra   string   // more of the agent's configuration, in HCL
 }
 
@@ -43,9 +45,10 @@ type Agent struct {
 	Dir    string // that it keeps its state in
 	Client *api.Client
 
-	t    testing.TB
-	bin  string
-	node bool
+	t      testing.TB
+	bin    string
+	node   bool
+	driver string
 
 	mu     sync.Mutex // guards what follows
 	cmd    *exec.Cmd
@@ -77,6 +80,7 @@ func Start(t testing.TB, c Config) *Agent {
 	a := &Agent{
 		URL: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), RPC: fmt.Sprintf("127.0.0.1:%d", ports[1]), Name: fmt.Sprintf("node-%d", ports[0]),
 		Dir: sandboxtest.DataDir(t), t: t, bin: bin, node: !c.NoNode,
+		driver: cmp.Or(c.Driver, "raw_exec"),
 	}
 	servers, serves := c.Servers, len(c.Servers) == 0
 	if serves {
@@ -254,7 +258,7 @@ func (a *Agent) ready() bool {
 		return false
 	}
 	for _, n := range nodes {
-		if n.Name == a.Name && n.Status == api.NodeStatusReady && n.Drivers["raw_exec"] != nil && n.Drivers["raw_exec"].Healthy {
+		if n.Name == a.Name && n.Status == api.NodeStatusReady && n.Drivers[a.driver] != nil && n.Drivers[a.driver].Healthy {
 			return true
 		}
 	}

@@ -39,6 +39,7 @@ func (a *Agent) end() {
 		}
 	}
 	if a.t.Failed() {
+		a.tasks()
 		log := a.Log()
 		a.t.Logf("log of nomad:\n%s", log[max(0, len(log)-8<<10):])
 	}
@@ -47,6 +48,16 @@ func (a *Agent) end() {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 	}
 	a.unmount()
+}
+
+// tasks has the test say what its tasks have said last.
+func (a *Agent) tasks() {
+	logs, _ := filepath.Glob(filepath.Join(a.Dir, "nomad/alloc/*/alloc/logs/*.std*.*")) // the pattern is good
+	for _, path := range logs {
+		if text, err := os.ReadFile(path); err == nil && len(text) > 0 {
+			a.t.Logf("%s:\n%s", strings.TrimPrefix(path, a.Dir), text[max(0, len(text)-4<<10):])
+		}
+	}
 }
 
 // clear stops all jobs and waits a little for their tasks.

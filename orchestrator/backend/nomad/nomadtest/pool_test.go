@@ -43,7 +43,7 @@ func containerOf(t *testing.T, a *nomadtest.Agent, alloc string) string {
 func TestAPoolScalesOutUnderLoadAndInWithLeasesHeld(t *testing.T) {
 	t.Parallel()
 	a := nomadtest.Start(t, nomadtest.Config{})
-	o := serve(t, a.URL, "--containers", "1", "--max-containers", "3", "--slots", "2", "--idle-after", "1s")
+	o := serve(t, a.URL, "--containers", "1", "--max-containers", "3", "--slots", "2", "--idle-after", "1s", "--shrink-cooldown", "1s")
 	o.awaitContainers(t, 1)
 	l := begin(t, o.Client, 5)
 	o.awaitContainers(t, 3)
