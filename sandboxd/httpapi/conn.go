@@ -36,6 +36,7 @@ type conn struct {
 	table    *connTable
 	reserved bool
 	trusted  atomic.Bool  // has carried a request with the token
+	hijacked atomic.Bool  // is not the http server's any more
 	waiting  atomic.Int64 // since when it waits for a request, Unix nanoseconds; 0 while it serves one
 	armed    time.Time    // of the write deadline; writes of one connection never overlap
 	closed   sync.Once
@@ -117,7 +118,8 @@ func (t *connTable) closeWaiting() {
 	}
 }
 
-// watch is the server's ConnState hook. It keeps who waits for a request.
+// watch is the server's ConnState hook. It keeps who waits for a request, and
+// who has left the http server.
 func (*connTable) watch(nc net.Conn, state http.ConnState) {
 	c, ok := nc.(*conn)
 	if !ok {
@@ -128,13 +130,18 @@ func (*connTable) watch(nc net.Conn, state http.ConnState) {
 		c.waiting.Store(0)
 	case http.StateIdle:
 		c.waiting.Store(time.Now().UnixNano())
-	case http.StateNew, http.StateHijacked, http.StateClosed:
+	case http.StateHijacked:
+		c.hijacked.Store(true)
+	case http.StateNew, http.StateClosed:
 	}
 }
 
 // Write writes p and fails when the other side takes nothing for the table's
-// stall.
+// stall. Who has taken the connection over sets deadlines of its own.
 func (c *conn) Write(p []byte) (int, error) {
+	if c.hijacked.Load() {
+		return c.Conn.Write(p)
+	}
 	total := 0
 	for {
 		now := time.Now()

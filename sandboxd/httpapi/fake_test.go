@@ -38,6 +38,7 @@ type fakeKeeper struct {
 	run func(ctx context.Context, call api.Call, stdout, stderr io.Writer) api.Result
 
 	environments fakeEnvironments
+	terminal     sandbox.Terminal // of slot_0; nil: there is none
 
 	mu      sync.Mutex
 	tenancy slots.Tenancy
@@ -379,10 +380,13 @@ func (c *container) later(ctx context.Context, method, path, body string, header
 	return got
 }
 
-// Terminal has none.
-func (*fakeKeeper) Terminal(_ context.Context, slotID string, _ *uint64, c sandbox.TerminalCommand) (sandbox.Terminal, error) {
+// Terminal gives the one that there is.
+func (k *fakeKeeper) Terminal(_ context.Context, slotID string, _ *uint64, c sandbox.TerminalCommand) (sandbox.Terminal, error) {
 	if slotID != "slot_0" {
 		return nil, slots.Errorf(slots.KindNotFound, "Unknown slot: %s", slotID)
+	}
+	if k.terminal != nil {
+		return k.terminal, nil
 	}
 	return nil, slots.Errorf(slots.KindUnavailable, "asked for %q", c.Argv)
 }
