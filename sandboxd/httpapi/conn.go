@@ -162,6 +162,9 @@ func (c *conn) Write(p []byte) (int, error) {
 	}
 }
 
+// NetConn is the connection below, for who took it over.
+func (c *conn) NetConn() net.Conn { return c.Conn }
+
 // Close closes the connection and takes it out of the table.
 func (c *conn) Close() error {
 	c.closed.Do(func() {

@@ -9,7 +9,10 @@
 //	  text: {"resize":{"cols":..,"rows":..}} ──>
 //	  <──────────────── text: {"exit":{...}}, or {"error":{...}}, the last of all
 //
-// Nothing is queued at either end: who does not read is not written to, up to
-// the program on the terminal, which waits. A client that is not heard of for
-// Silence, not even by the answer to a ping, has gone.
+// Who does not read is not written to, up to the program on the terminal, which
+// waits. A client that is not heard of for Silence, not even by the answer to a
+// ping, has gone. So that the server hears it when the program does not read
+// either, it queues up to 256 KiB of what is typed. Of a client that types more
+// it hears no more until the program reads: then it goes by whether the
+// client's machine takes what it is sent.
 package terminal

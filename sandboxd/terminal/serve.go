@@ -21,7 +21,6 @@ const (
 	// Silence is after how long without a sign of it the other end has gone.
 	Silence = 60 * time.Second
 
-	pingEvery   = 15 * time.Second
 	controlWait = 5 * time.Second // for a control message to go out
 	partingWait = 2 * time.Second // for the client to say that it knows of the end
 	pieceBytes  = 32 << 10        // of one message
@@ -60,6 +59,10 @@ func Asked(r *http.Request) (api.TerminalRequest, error) {
 // Serve upgrades the request and carries the terminal until it ends, or its
 // client or ctx does. It closes the terminal. The error is that of the upgrade.
 func Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, tty TTY) error {
+	return serve(ctx, w, r, tty, Silence)
+}
+
+func serve(ctx context.Context, w http.ResponseWriter, r *http.Request, tty TTY, silence time.Duration) error {
 	defer func() { _ = tty.Close() }() // Wait says how it ended
 	var refused error
 	upgrader := websocket.Upgrader{
@@ -77,15 +80,20 @@ func Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, tty TTY)
 		return slots.Errorf(slots.KindInternal, "upgrade connection: %w", err)
 	}
 	defer func() { _ = socket.Close() }() // its client hears of it either way
-	s := &served{socket: socket, tty: tty}
+	boundSilence(socket.NetConn(), silence)
+	s := &served{socket: socket, tty: tty, silence: silence, typed: newTypeahead(tty)}
 	s.run(ctx)
 	return nil
 }
 
 // served is a terminal at the server's end.
 type served struct {
-	socket *websocket.Conn
-	tty    TTY
+	socket  *websocket.Conn
+	tty     TTY
+	silence time.Duration
+	typed   *typeahead
+
+	writing sync.Mutex // held while a message, or a ping, is written
 }
 
 func (s *served) run(ctx context.Context) {
@@ -98,6 +106,8 @@ func (s *served) run(ctx context.Context) {
 	defer func() { _ = s.tty.Close() }() // as above
 	over, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
+	beside.Go(s.typed.feed)
+	defer s.typed.close()
 	beside.Go(func() { s.ping(over, leave) })
 	heard := make(chan struct{})
 	beside.Go(func() {
@@ -128,7 +138,7 @@ var errLeft = errors.New("client has left")
 
 // ping asks whether the client is there, until ctx ends.
 func (s *served) ping(ctx context.Context, leave context.CancelCauseFunc) {
-	tick := time.NewTicker(pingEvery)
+	tick := time.NewTicker(s.silence / 4)
 	defer tick.Stop()
 	for {
 		select {
@@ -136,29 +146,35 @@ func (s *served) ping(ctx context.Context, leave context.CancelCauseFunc) {
 			return
 		case <-tick.C:
 		}
-		err := s.socket.WriteControl(websocket.PingMessage, nil, time.Now().Add(controlWait))
 		// While a message is on its way to a slow client there is no place for a
 		// ping, and no need.
-		if err != nil && !timedOut(err) {
+		if !s.writing.TryLock() {
+			continue
+		}
+		err := s.socket.WriteControl(websocket.PingMessage, nil, time.Now().Add(s.silence))
+		s.writing.Unlock()
+		if err != nil {
 			leave(errLeft)
 			return
 		}
 	}
 }
 
-func timedOut(err error) bool {
-	var t interface{ Timeout() bool }
-	return errors.As(err, &t) && t.Timeout()
+// write sends a message.
+func (s *served) write(kind int, p []byte, within time.Duration) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	_ = s.socket.SetWriteDeadline(time.Now().Add(within)) // WriteMessage says what is wrong with it
+	return s.socket.WriteMessage(kind, p)
 }
 
 // listen takes what the client says, until it says no more.
 func (s *served) listen() error {
 	s.socket.SetReadLimit(maxMessage)
-	alive := func() error { return s.socket.SetReadDeadline(time.Now().Add(Silence)) }
-	s.socket.SetPongHandler(func(string) error { return alive() })
+	s.socket.SetPongHandler(func(string) error { return s.heard() })
 	buf := make([]byte, pieceBytes)
 	for {
-		if alive() != nil {
+		if s.heard() != nil {
 			return errLeft
 		}
 		kind, in, err := s.socket.NextReader()
@@ -166,8 +182,7 @@ func (s *served) listen() error {
 		case err != nil:
 			return errLeft
 		case kind == websocket.BinaryMessage:
-			// A terminal that takes no more has ended, and its end is on its way.
-			_, err = io.CopyBuffer(typing{s.tty}, onlyReader{in}, buf)
+			_, err = io.CopyBuffer(s.typed, message{s, in}, buf)
 		default:
 			err = s.control(in)
 		}
@@ -181,15 +196,20 @@ func (s *served) listen() error {
 	}
 }
 
-// typing types until the terminal takes no more, and drops the rest.
-type typing struct{ tty TTY }
+// heard expects the client's next sign within its silence.
+func (s *served) heard() error { return s.socket.SetReadDeadline(time.Now().Add(s.silence)) }
 
-func (t typing) Write(p []byte) (int, error) {
-	_, _ = t.tty.Write(p) // see listen
-	return len(p), nil
+// message is one from the client. The time that the terminal took to take its
+// last piece is not the client's.
+type message struct {
+	s  *served
+	in io.Reader
 }
 
-type onlyReader struct{ io.Reader }
+func (m message) Read(p []byte) (int, error) {
+	_ = m.s.heard() // Read says what is wrong with it
+	return m.in.Read(p)
+}
 
 // control does what a TerminalControl says.
 func (s *served) control(in io.Reader) error {
@@ -207,7 +227,7 @@ func (s *served) control(in io.Reader) error {
 	if err := said.Resize.Check(); err != nil {
 		return err
 	}
-	_ = s.tty.Resize(*said.Resize) // see listen
+	_ = s.tty.Resize(*said.Resize) // a terminal that takes none has ended, and its end is on its way
 	return nil
 }
 
@@ -223,11 +243,8 @@ func (s *served) show(ctx context.Context) error {
 	room, last := float64(floodBurst), time.Now()
 	for {
 		n, err := s.tty.Read(buf)
-		if n > 0 {
-			_ = s.socket.SetWriteDeadline(time.Now().Add(Silence)) // Write says what is wrong with it
-			if s.socket.WriteMessage(websocket.BinaryMessage, buf[:n]) != nil {
-				return errLeft
-			}
+		if n > 0 && s.write(websocket.BinaryMessage, buf[:n], s.silence) != nil {
+			return errLeft
 		}
 		if err != nil {
 			return nil //nolint:nilerr // Wait says how it ended
@@ -256,8 +273,7 @@ func (s *served) part(exit api.TerminalExit, err error) {
 	if err != nil {
 		return // of strings and numbers
 	}
-	_ = s.socket.SetWriteDeadline(time.Now().Add(controlWait)) // the client may have gone
-	_ = s.socket.WriteMessage(websocket.TextMessage, text)     // as above
+	_ = s.write(websocket.TextMessage, text, controlWait) // the client may have gone
 	bye := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")
 	_ = s.socket.WriteControl(websocket.CloseMessage, bye, time.Now().Add(controlWait)) // as above
 }
