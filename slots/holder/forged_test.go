@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -223,6 +224,26 @@ func TestA13_ForgedMessagesEndInAnErrorAndLeakNothing(t *testing.T) {
 				assert.LessOrEqual(t, descriptors(t), before, what)
 			}
 		})
+	}
+}
+
+func TestA19_AForgedStatusIsNobodysEnd(t *testing.T) {
+	wait := func(status uint32) (Exit, error) {
+		lie := exitReport{Status: status, SpawnNS: -1, RunNS: -1, CPUNS: math.MinInt64, MaxRSS: -1, Alone: true}
+		h := newHostile(t, func(c *blockingConn, f frame) { c.send(kindExited, f.id, encode(lie)) })
+		p, err := h.Start(Request{Argv: []string{"true"}, Files: []int{-1, 1, 2}})
+		require.NoError(t, err)
+		return p.Wait(t.Context())
+	}
+	// Stopped, continued, signals that there are not.
+	for _, status := range []uint32{0x7f, 0x137f, 0xffff, math.MaxUint32, 65, 126, 65 | 0x80} {
+		_, err := wait(status)
+		require.ErrorIs(t, err, errFrame, "%#x", status)
+	}
+	for _, status := range []uint32{0, 3 << 8, 255 << 8, 9, 64, 11 | 0x80} {
+		exit, err := wait(status)
+		require.NoError(t, err, "%#x", status)
+		assert.Equal(t, Exit{Status: unix.WaitStatus(status), Alone: true}, exit, "no time and no memory is negative")
 	}
 }
 

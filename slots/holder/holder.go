@@ -241,8 +241,12 @@ func (p *Process) Wait(ctx context.Context) (Exit, error) {
 	if err != nil {
 		return Exit{}, err
 	}
+	status := unix.WaitStatus(r.Status)
+	if !status.Exited() && (!status.Signaled() || status.Signal() > lastSignal) {
+		return Exit{}, fmt.Errorf("%w: %#x is no process's end", errFrame, r.Status)
+	}
 	return Exit{
-		Status: unix.WaitStatus(r.Status),
+		Status: status,
 		Spawn:  time.Duration(max(0, r.SpawnNS)),
 		Run:    time.Duration(max(0, r.RunNS)),
 		CPU:    time.Duration(max(0, r.CPUNS)),
@@ -251,6 +255,9 @@ func (p *Process) Wait(ctx context.Context) (Exit, error) {
 		Output: r.Output,
 	}, nil
 }
+
+// lastSignal is the highest number of one on Linux, a real-time signal's.
+const lastSignal = 64
 
 // passed hands the output on that the holder has passed.
 func (p *Process) passed(f frame) error {
