@@ -496,6 +496,44 @@ func TestStructureSpeaksOfTheProjectOnly(t *testing.T) {
 	}
 }
 
+// hostileCases is how many cases each family has of what hostile code in a slot
+// tries; every one is a test that has the case's id in its name.
+var hostileCases = map[string]int{"R": 24, "S": 23, "A": 20, "X": 24, "E": 20, "F": 27}
+
+func TestStructureEveryHostileCaseHasATest(t *testing.T) {
+	ids := regexp.MustCompile(`^(?:Test|/)?((?:[A-Z][0-9]{2}_?)+)[A-Za-z]`)
+	id := regexp.MustCompile(`[A-Z][0-9]{2}`)
+	tested := map[string]bool{}
+	for _, s := range sources(t) {
+		if !s.test() {
+			continue
+		}
+		note := func(name string) {
+			if m := ids.FindStringSubmatch(name); m != nil {
+				for _, id := range id.FindAllString(m[1], -1) {
+					tested[id] = true
+				}
+			}
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				note(n.Name.Name)
+			case *ast.BasicLit: // the name of a case in a table
+				if name, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING && strings.Contains(s.dir(), "hostile") {
+					note(name)
+				}
+			}
+			return true
+		})
+	}
+	for family, count := range hostileCases {
+		for n := 1; n <= count; n++ {
+			assert.True(t, tested[fmt.Sprintf("%s%02d", family, n)], "no test has %s%02d in its name", family, n)
+		}
+	}
+}
+
 func TestStructureGoModIsClean(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json").Output()
 	require.NoError(t, err)
