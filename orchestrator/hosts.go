@@ -43,9 +43,14 @@ type hosted struct {
 	place   *function.Place
 }
 
-// makeHostDirectories makes those of all organizations. They are there before
-// any slot is: what is not there cannot be hidden.
+// makeHostDirectories makes those of all organizations, and first the one that
+// holds them: slots with users of their own pass through it, so it must not be
+// made as closed as the first directory in it. They are there before any slot
+// is: what is not there cannot be hidden.
 func (c Config) makeHostDirectories() error {
+	if err := os.MkdirAll(c.DataDir, 0o711); err != nil { //nolint:gosec // see above
+		return fmt.Errorf("make data directory: %w", err)
+	}
 	for name, mode := range map[string]os.FileMode{"local": 0o711, "homes": 0o700} {
 		if err := os.MkdirAll(filepath.Join(c.DataDir, name), mode); err != nil {
 			return fmt.Errorf("make directories of local sandboxes: %w", err)

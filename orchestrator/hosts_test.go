@@ -37,6 +37,16 @@ func (i *instance) mustLocal(organization, body, config string) string {
 	return string(r.FuncReturn)
 }
 
+func TestSlotsMayPassThroughADataDirectoryThatWasNotThere(t *testing.T) {
+	dir := filepath.Join(sandboxtest.DataDir(t), "not", "yet")
+	start(t, dir)
+	for path, mode := range map[string]os.FileMode{"..": 0o711, ".": 0o711, "local": 0o711, "homes": 0o700, "config": 0o700} {
+		info, err := os.Stat(filepath.Join(dir, path))
+		require.NoError(t, err)
+		assert.Equal(t, mode, info.Mode().Perm(), path)
+	}
+}
+
 func TestLocalRunsAreInTheirOrganizationsOwnDirectory(t *testing.T) {
 	const write, look = "    open('kept', 'a').write('x')\n    return open('kept').read()", "    return sorted(os.listdir('.'))"
 	dir := sandboxtest.DataDir(t)

@@ -62,11 +62,11 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	s.announce(version)
-	if s.configs, err = c.openConfigs(ctx); err != nil {
-		return nil, err
-	}
 	if err := c.makeHostDirectories(); err != nil {
 		return nil, impossible(ctx, err)
+	}
+	if s.configs, err = c.openConfigs(ctx); err != nil {
+		return nil, err
 	}
 	if s.backend, err = c.openBackend(ctx, logger); err != nil {
 		return nil, err
