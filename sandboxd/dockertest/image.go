@@ -26,21 +26,31 @@ var programs = []string{
 
 const ownImage = "berth-dockertest"
 
-func importImage() (string, error) {
-	files := map[string]string{} // where in the image, from where
+// Files are a shell, a few programs and their libraries: where they are in a
+// root of their own, and where on the machine.
+func Files() (map[string]string, error) {
+	files := map[string]string{}
 	for _, name := range programs {
 		path, err := exec.LookPath(name)
 		if err != nil {
-			return "", fmt.Errorf("make image: %w", err)
+			return nil, fmt.Errorf("make image: %w", err)
 		}
 		files["/usr/bin/"+name] = path
 		text, err := exec.CommandContext(context.Background(), "ldd", path).Output()
 		if err != nil {
-			return "", fmt.Errorf("find libraries of %s: %w", path, err)
+			return nil, fmt.Errorf("find libraries of %s: %w", path, err)
 		}
 		for _, library := range absolutePath().FindAllString(string(text), -1) {
 			files[library] = library
 		}
+	}
+	return files, nil
+}
+
+func importImage() (string, error) {
+	files, err := Files()
+	if err != nil {
+		return "", err
 	}
 	cmd := exec.CommandContext(context.Background(), "docker", "import", "-", ownImage)
 	in, err := cmd.StdinPipe()

@@ -52,7 +52,7 @@ func (a *Agent) end() {
 
 // tasks has the test say what its tasks have said last.
 func (a *Agent) tasks() {
-	logs, _ := filepath.Glob(filepath.Join(a.Dir, "nomad/alloc/*/alloc/logs/*.std*.*")) // the pattern is good
+	logs, _ := filepath.Glob(filepath.Join(a.Dir, "nomad/alloc/*/alloc/logs/*.std*.[0-9]*")) // the pattern is good
 	for _, path := range logs {
 		if text, err := os.ReadFile(path); err == nil && len(text) > 0 {
 			a.t.Logf("%s:\n%s", strings.TrimPrefix(path, a.Dir), text[max(0, len(text)-4<<10):])
