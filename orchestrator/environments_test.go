@@ -127,11 +127,19 @@ def f():
     return [berthdemo.version, berthdemo.below.value, subprocess.run(["berthdemo"], capture_output=True, text=True).stdout]
 `
 	run := poolapi.ToolRun{Tool: poolapi.Tool{Name: "f", SourceType: "python", SourceCode: source}}
-	got, err := o.RunTool(t.Context(), run)
+	var said []string
+	listen := func(line string) { said = append(said, line) }
+	got, err := o.FollowTool(t.Context(), run, listen)
 	require.NoError(t, err)
 	require.Equal(t, "success", got.Status, "%s", got.Text)
 	assert.JSONEq(t, `["1.0",42,"program 1.0 42\n"]`, string(got.FuncReturn))
 	assert.False(t, got.Sandbox.EnvCached)
+	require.NotEmpty(t, said)
+	assert.Contains(t, said[0], "making the environment with ")
+	said = nil
+	_, err = o.FollowTool(t.Context(), run, listen)
+	require.NoError(t, err)
+	assert.Empty(t, said, "nothing is built")
 	again(t, o, run, `["1.0",42,"program 1.0 42\n"]`)
 
 	run.Tool.PipRequirements = []api.Requirement{{Name: "berthdemo", Version: "2.0"}}

@@ -18,12 +18,12 @@ import (
 type carrier struct{ *calls.Carrier }
 
 // Ensure is function.Calls's.
-func (c carrier) Ensure(ctx context.Context, lease pool.Lease, spec api.EnvironmentSpec, recreate bool) (api.EnvironmentResult, error) {
+func (c carrier) Ensure(ctx context.Context, lease pool.Lease, spec api.EnvironmentSpec, recreate bool, progress func(line string)) (api.EnvironmentResult, error) {
 	to, err := c.Client(lease)
 	if err != nil {
 		return api.EnvironmentResult{}, err
 	}
-	return to.EnsureEnvironment(ctx, spec, client.EnsureOptions{Recreate: recreate})
+	return to.EnsureEnvironment(ctx, spec, client.EnsureOptions{Recreate: recreate, Progress: progress})
 }
 
 // newTools makes what runs function tools.

@@ -42,7 +42,8 @@ func (a *app) toolRunCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run FILE", Short: "Run a function of a source file",
 		Long: `Runs a function of a Python (.py), TypeScript (.ts) or JavaScript (.js) file and
-prints what it returns; what it writes goes to the standard error. A function
+prints what it returns; what it writes, and what the build of its environment
+has to say, goes to the standard error. A function
 that fails ends with status 1.`,
 		Example: "  berth tool run add.py --args '{\"a\": 1, \"b\": 2}' --pip numpy",
 		Args:    arguments(1, 1),
@@ -64,7 +65,7 @@ that fails ends with status 1.`,
 		if err != nil {
 			return err
 		}
-		result, err := o.RunTool(ctx, run)
+		result, err := o.FollowTool(ctx, run, func(line string) { fmt.Fprintln(a.err, plainText(line)) })
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,6 +52,25 @@ func TestToolRunReadsWhatItIsToRun(t *testing.T) {
 	}
 	_, err = (&toolRun{args: "{}", timeout: 1}).request(a, filepath.Join(dir, "none.py"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestToolRunTellsHowTheBuildOfItsEnvironmentGoes(t *testing.T) {
+	var asked *http.Request
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r
+		w.Header().Set("Content-Type", api.TypeNDJSON)
+		_, _ = io.WriteString(w, `{"event":"progress","text":"making the environment\u001b[2J"}`+"\n"+`{"event":"ping"}`+"\n"+
+			`{"event":"result","result":{"status":"success","func_return":42,"stdout":[],"stderr":[]}}`+"\n")
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "f.py")
+	require.NoError(t, os.WriteFile(file, []byte("def f(): ..."), 0o600))
+	status, stdout, stderr := runMain(t.Context(), "tool", "run", file, "--url", server.URL, "--json=false")
+	assert.Zero(t, status)
+	assert.Equal(t, "42\n", stdout)
+	assert.Equal(t, "making the environment?[2J\n", stderr)
+	assert.Equal(t, api.TypeNDJSON, asked.Header.Get("Accept"))
+	assert.Equal(t, "default", asked.Header.Get(poolapi.HeaderOrganization))
 }
 
 func TestToolRunPrintsWhatCameOfIt(t *testing.T) {

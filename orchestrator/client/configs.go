@@ -26,9 +26,11 @@ func (c *Client) Organization(id string) Organization {
 
 // call sends r as the organisation's.
 func (o Organization) call(ctx context.Context, r client.Request, answer any) error {
-	r.Header = http.Header{poolapi.HeaderOrganization: {o.id}}
+	r.Header = o.header()
 	return o.c.wire.Call(ctx, r, answer)
 }
+
+func (o Organization) header() http.Header { return http.Header{poolapi.HeaderOrganization: {o.id}} }
 
 // Get looks at what is set about the organisation itself.
 func (o Organization) Get(ctx context.Context) (poolapi.Organization, error) {

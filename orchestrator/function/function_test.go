@@ -123,7 +123,7 @@ func (f *fleet) Do(_ context.Context, lease pool.Lease, call dispatch.Call) (dis
 	return dispatch.Answer{Result: api.Result{Function: json.RawMessage(`{"status":"success","func_return":123456789012345678901234567890,"text":"1","stdout":[],"stderr":[]}`)}}, nil
 }
 
-func (f *fleet) Ensure(_ context.Context, _ pool.Lease, spec api.EnvironmentSpec, anew bool) (api.EnvironmentResult, error) {
+func (f *fleet) Ensure(_ context.Context, _ pool.Lease, spec api.EnvironmentSpec, anew bool, _ func(string)) (api.EnvironmentResult, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ensured, f.anew = append(f.ensured, spec), append(f.anew, anew)
@@ -226,7 +226,7 @@ func TestEnvironmentsAreLayered(t *testing.T) {
 	run.SandboxEnv = map[string]*string{"B": new("sandbox"), "C": new("sandbox"), "D": new("sandbox"), "LETTA_PROJECT_ID": new("forged")}
 	run.Agent = &poolapi.ToolAgent{ID: "agent-1", Secrets: map[string]*string{"C": new("agent"), "D": new("agent")}}
 	run.Env = map[string]*string{"D": new(""), "GONE": nil, "LETTA_AGENT_ID": new("forged"), "TERM": new("xterm")}
-	_, err = r.Run(t.Context(), "acme", run)
+	_, err = r.Run(t.Context(), "acme", run, nil)
 	require.NoError(t, err)
 	env := f.last().Env
 	for key, want := range map[string]string{
@@ -247,14 +247,14 @@ func TestEnvironmentsAreLayered(t *testing.T) {
 	require.NoError(t, err)
 	local := python("x")
 	local.Env = map[string]*string{"SHARED": new("mine")}
-	_, err = r.Run(t.Context(), "acme", local)
+	_, err = r.Run(t.Context(), "acme", local, nil)
 	require.NoError(t, err)
 	assert.Equal(t, "1", *l.last().Env["HOST"])
 	assert.Equal(t, "mine", *l.last().Env["SHARED"])
 	assert.NotContains(t, l.last().Env, "A", "that is another config's")
 
 	local.Env = map[string]*string{"A-B": new("hunter2")}
-	_, err = r.Run(t.Context(), "acme", local)
+	_, err = r.Run(t.Context(), "acme", local, nil)
 	require.ErrorContains(t, err, "A-B")
 	assert.NotContains(t, err.Error(), "hunter2")
 }
@@ -280,7 +280,7 @@ func TestRunsGoWhereTheirOrganizationMayRunThem(t *testing.T) {
 	} {
 		run := python("x")
 		run.Sandbox = &poolapi.ToolSandbox{Type: c.asked}
-		got, err := r.Run(t.Context(), c.organization, run)
+		got, err := r.Run(t.Context(), c.organization, run, nil)
 		require.NoError(t, err)
 		assert.Equal(t, c.want, got.Sandbox.Type, "%s asks for %q", c.organization, c.asked)
 		assert.Equal(t, "123456789012345678901234567890", string(got.FuncReturn))
@@ -289,10 +289,10 @@ func TestRunsGoWhereTheirOrganizationMayRunThem(t *testing.T) {
 	require.NoError(t, err)
 	run := python("x")
 	run.Sandbox = &poolapi.ToolSandbox{ConfigID: foreign.ID}
-	_, err = r.Run(t.Context(), "acme", run)
+	_, err = r.Run(t.Context(), "acme", run, nil)
 	assert.Equal(t, slots.KindNotFound, slots.AsError(err).Kind)
 	run.Sandbox.Type = "local"
-	_, err = r.Run(t.Context(), "trusted", run)
+	_, err = r.Run(t.Context(), "trusted", run, nil)
 	assert.Equal(t, slots.KindBadRequest, slots.AsError(err).Kind)
 }
 
@@ -303,7 +303,7 @@ func TestASlotIsUsedAgainBySameOrganizationAndFingerprintAlone(t *testing.T) {
 		t.Helper()
 		run := python("x")
 		run.Sandbox = sandbox
-		got, err := r.Run(t.Context(), organization, run)
+		got, err := r.Run(t.Context(), organization, run, nil)
 		require.NoError(t, err)
 		return got
 	}
@@ -333,7 +333,7 @@ func TestManyTenantsShareFewSlotsAndNothingLeaks(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 60 {
 		all.Go(func() {
-			_, err := r.Run(context.Background(), fmt.Sprintf("org-%d", i%7), python("x"))
+			_, err := r.Run(context.Background(), fmt.Sprintf("org-%d", i%7), python("x"), nil)
 			assert.NoError(t, err)
 		})
 	}
@@ -346,7 +346,7 @@ func TestAnIdleSlotIsGivenBackWhenItsTimeIsOver(t *testing.T) {
 	r, _ := runner(t, f, nil)
 	run := python("x")
 	run.Sandbox = &poolapi.ToolSandbox{Config: json.RawMessage(`{"timeout_s":1}`)}
-	_, err := r.Run(t.Context(), "acme", run)
+	_, err := r.Run(t.Context(), "acme", run, nil)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		f.mu.Lock()
@@ -358,7 +358,7 @@ func TestAnIdleSlotIsGivenBackWhenItsTimeIsOver(t *testing.T) {
 func TestARunSurvivesTheLossOfAWarmSlot(t *testing.T) {
 	f := newFleet(2)
 	r, _ := runner(t, f, nil)
-	_, err := r.Run(t.Context(), "acme", python("x"))
+	_, err := r.Run(t.Context(), "acme", python("x"), nil)
 	require.NoError(t, err)
 	f.fail = func(lease pool.Lease) error {
 		if lease.Slot.Token == 1 {
@@ -366,11 +366,11 @@ func TestARunSurvivesTheLossOfAWarmSlot(t *testing.T) {
 		}
 		return nil
 	}
-	got, err := r.Run(t.Context(), "acme", python("x"))
+	got, err := r.Run(t.Context(), "acme", python("x"), nil)
 	require.NoError(t, err)
 	assert.False(t, got.Sandbox.Reused)
 	f.fail = func(pool.Lease) error { return slots.Errorf(slots.KindContainerUnreachable, "no answer") }
-	_, err = r.Run(t.Context(), "acme", python("x"))
+	_, err = r.Run(t.Context(), "acme", python("x"), nil)
 	assert.Equal(t, slots.KindContainerUnreachable, slots.AsError(err).Kind, "what may have run is not run again")
 }
 
@@ -385,7 +385,7 @@ func TestRequirementsOfAToolReplaceTheSandboxs(t *testing.T) {
 	require.NoError(t, err)
 	run := python("x")
 	run.Tool.PipRequirements = []api.Requirement{{Name: "my.pkg", Version: "2"}}
-	got, err := r.Run(t.Context(), "acme", run)
+	got, err := r.Run(t.Context(), "acme", run, nil)
 	require.NoError(t, err)
 	assert.False(t, got.Sandbox.EnvCached)
 	require.Len(t, f.ensured, 1)
@@ -394,7 +394,7 @@ func TestRequirementsOfAToolReplaceTheSandboxs(t *testing.T) {
 	key, err := f.ensured[0].Key()
 	require.NoError(t, err)
 	assert.Equal(t, key, f.last().Environment)
-	got, err = r.Run(t.Context(), "acme", run)
+	got, err = r.Run(t.Context(), "acme", run, nil)
 	require.NoError(t, err)
 	assert.True(t, got.Sandbox.EnvCached)
 	assert.Len(t, f.ensured, 1, "nobody is asked twice")
@@ -407,14 +407,14 @@ func TestRequirementsOfAToolReplaceTheSandboxs(t *testing.T) {
 		}
 		return nil
 	}
-	_, err = r.Run(t.Context(), "acme", run)
+	_, err = r.Run(t.Context(), "acme", run, nil)
 	require.NoError(t, err)
 	assert.Len(t, f.ensured, 2, "one that was evicted is built again")
 
 	run.Tool.PipRequirements = []api.Requirement{{Name: "x; rm -rf /"}}
-	_, err = r.Run(t.Context(), "acme", run)
+	_, err = r.Run(t.Context(), "acme", run, nil)
 	assert.Equal(t, slots.KindBadRequest, slots.AsError(err).Kind)
-	_, err = r.Run(t.Context(), "plain", python("x"))
+	_, err = r.Run(t.Context(), "plain", python("x"), nil)
 	require.NoError(t, err)
 	assert.Len(t, f.ensured, 2, "without packages nothing is built")
 }
@@ -426,7 +426,7 @@ func TestAnInstallThatFailsIsAResultAndLeaksNoSlot(t *testing.T) {
 	run := python("x")
 	run.Tool.PipRequirements = []api.Requirement{{Name: "nope", Version: "9"}}
 	for range 3 {
-		got, err := r.Run(t.Context(), "acme", run)
+		got, err := r.Run(t.Context(), "acme", run, nil)
 		require.NoError(t, err)
 		assert.Equal(t, "error", got.Status)
 		assert.Equal(t, api.FunctionInstall, got.Error.Kind)
@@ -441,11 +441,11 @@ func TestTypeScriptIsStripped(t *testing.T) {
 	f := newFleet(1)
 	r, _ := runner(t, f, nil)
 	run := &poolapi.ToolRun{Tool: poolapi.Tool{Name: "f", SourceType: "typescript", SourceCode: "import {\n  a,\n  b,\n} from 'x';\nimport type { T } from 'y';\nenum E { A = 1 }\nexport async function f(p: number, q?: T): Promise<E> { return a(b as any) ?? E.A }\n"}}
-	_, err := r.Run(t.Context(), "acme", run)
+	_, err := r.Run(t.Context(), "acme", run, nil)
 	require.ErrorContains(t, err, "TypeScript tools require an explicit json_schema parameter")
 	run.Tool.JSONSchema = json.RawMessage(`{"type":"object","properties":{"q":{"type":"string"},"p":{"type":"number"}},"required":["p"]}`)
 	run.Agent = &poolapi.ToolAgent{ID: "a", State: json.RawMessage(`{}`)}
-	_, err = r.Run(t.Context(), "acme", run)
+	_, err = r.Run(t.Context(), "acme", run, nil)
 	require.NoError(t, err)
 	sent := f.last()
 	assert.Equal(t, "javascript", sent.SourceType)
@@ -456,7 +456,7 @@ func TestTypeScriptIsStripped(t *testing.T) {
 	assert.Equal(t, string(run.Tool.JSONSchema), string(sent.JSONSchema), "its parameters are in their order")
 	assert.Nil(t, sent.Agent.State)
 	run.Tool.SourceCode = "function f( { secret"
-	got, err := r.Run(t.Context(), "acme", run)
+	got, err := r.Run(t.Context(), "acme", run, nil)
 	require.NoError(t, err)
 	assert.Equal(t, "SyntaxError", got.Error.Name)
 	assert.Contains(t, got.Text, "Error executing function f: SyntaxError: line 1")
@@ -465,7 +465,7 @@ func TestTypeScriptIsStripped(t *testing.T) {
 	assert.Regexp(t, "^line 1, ", got.Error.Message, "the sentence is the text alone, as of every other exception")
 	run.Tool.Name = strings.Repeat("f", maxName)
 	run.Tool.SourceCode = strings.Repeat("(", 1000) + strings.Repeat("\nlet x: = 1", 10) + strings.Repeat("a", 2000) + "😀"
-	got, err = r.Run(t.Context(), "acme", run)
+	got, err = r.Run(t.Context(), "acme", run, nil)
 	require.NoError(t, err)
 	assert.LessOrEqual(t, len([]rune(got.Text)), 1000)
 }
@@ -493,7 +493,7 @@ func TestARequestThatCannotBeIsRefused(t *testing.T) {
 		} else {
 			change(run)
 		}
-		_, err := r.Run(t.Context(), who, run)
+		_, err := r.Run(t.Context(), who, run, nil)
 		require.ErrorContains(t, err, want)
 		assert.Equal(t, slots.KindBadRequest, slots.AsError(err).Kind, want)
 	}

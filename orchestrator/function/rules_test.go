@@ -23,7 +23,7 @@ func TestEveryStoredVariableReachesARun(t *testing.T) {
 		_, err := store.PutVariable(t.Context(), "acme", c.ID, poolapi.EnvironmentVariableRequest{Key: fmt.Sprintf("V%d", i), Value: fmt.Sprint(i)})
 		require.NoError(t, err)
 	}
-	_, err = r.Run(t.Context(), "acme", python("x"))
+	_, err = r.Run(t.Context(), "acme", python("x"), nil)
 	require.NoError(t, err)
 	env := f.last().Env
 	for i := range n {
@@ -41,7 +41,7 @@ func TestWhatARunSaysOfItselfReachesItsSlot(t *testing.T) {
 	run.Tool.ArgsJSONSchema = json.RawMessage(`{"properties":{"n":{"type":"integer"}}}`)
 	run.Args = map[string]json.RawMessage{"n": json.RawMessage(`"3"`), "other": json.RawMessage(`"3"`)}
 	run.Agent = &poolapi.ToolAgent{ID: "a", ProjectID: "p", State: json.RawMessage(`"gASVAQ=="`), StateEncoding: "pickle+base64", ReturnState: true}
-	got, err := r.Run(t.Context(), "acme", run)
+	got, err := r.Run(t.Context(), "acme", run, nil)
 	require.NoError(t, err)
 	sent, call := f.last(), f.sent[0]
 	assert.Equal(t, []string{"f", "source", "python", "tool-1"}, []string{sent.Name, sent.SourceCode, sent.SourceType, sent.ToolID})
@@ -55,7 +55,7 @@ func TestWhatARunSaysOfItselfReachesItsSlot(t *testing.T) {
 	require.NoError(t, err)
 	assert.InEpsilon(t, 2.5, limit.Seconds(), 1e-9)
 
-	_, err = r.Run(t.Context(), "acme", python("x"))
+	_, err = r.Run(t.Context(), "acme", python("x"), nil)
 	require.NoError(t, err)
 	limit, err = f.sent[1].Timeout.Duration(0, 1<<62)
 	require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestWhoAsksForIsolationNeverGetsLess(t *testing.T) {
 	} {
 		run := python("x")
 		run.Sandbox = &poolapi.ToolSandbox{Type: c.asked}
-		got, err := r.Run(t.Context(), c.organization, run)
+		got, err := r.Run(t.Context(), c.organization, run, nil)
 		if c.runs {
 			require.NoError(t, err)
 			assert.Equal(t, poolapi.SandboxLocal, got.Sandbox.Type)
@@ -99,10 +99,10 @@ func TestAnEnvironmentIsBuiltAnewWhenThatIsAskedFor(t *testing.T) {
 	r, store := runner(t, f, local)
 	run := python("x")
 	run.Tool.PipRequirements = []api.Requirement{{Name: "a"}}
-	_, err := r.Run(t.Context(), "acme", run)
+	_, err := r.Run(t.Context(), "acme", run, nil)
 	require.NoError(t, err)
 	run.Sandbox = &poolapi.ToolSandbox{Recreate: true}
-	_, err = r.Run(t.Context(), "acme", run)
+	_, err = r.Run(t.Context(), "acme", run, nil)
 	require.NoError(t, err)
 	assert.Equal(t, []bool{false, true}, f.anew)
 

@@ -37,7 +37,9 @@ type Calls interface {
 	// Ensure has the container of the lease build the environment, if it is not
 	// there or to be built anew. Packages that cannot be installed are an
 	// answer with a Failure.
-	Ensure(ctx context.Context, lease pool.Lease, spec api.EnvironmentSpec, recreate bool) (api.EnvironmentResult, error)
+	// progress, if it is not nil, is called with each line that a build has to
+	// say.
+	Ensure(ctx context.Context, lease pool.Lease, spec api.EnvironmentSpec, recreate bool, progress func(line string)) (api.EnvironmentResult, error)
 }
 
 // Config is how a Runner behaves. Zero fields mean the default.
@@ -128,16 +130,21 @@ type plan struct {
 	key     string // of spec
 	timeout time.Duration
 	id      string
+
+	progress func(line string) // of the build of the environment; nil: nobody listens
 }
 
 // Run runs the tool for the organisation. A tool that fails is a result; the
 // error says what is wrong with the request, or that no slot could be had.
-func (r *Runner) Run(ctx context.Context, organization string, run *poolapi.ToolRun) (poolapi.ToolResult, error) {
+// progress, if it is not nil, is called with each line that the build of the
+// environment has to say, until Run returns.
+func (r *Runner) Run(ctx context.Context, organization string, run *poolapi.ToolRun, progress func(line string)) (poolapi.ToolResult, error) {
 	began := time.Now()
 	p, err := r.plan(ctx, organization, run)
 	if err != nil {
 		return poolapi.ToolResult{}, err
 	}
+	p.progress = progress
 	result := poolapi.ToolResult{
 		Fingerprint: p.fingerprint, ExecutionID: p.id, Sandbox: poolapi.ToolPlace{Type: p.of},
 	}
@@ -424,7 +431,7 @@ func (r *Runner) ensure(ctx context.Context, place *Place, h *held, p *plan) (fa
 	if known && !p.recreate {
 		return nil, true, nil
 	}
-	made, err := place.Calls.Ensure(ctx, h.lease, p.spec, p.recreate)
+	made, err := place.Calls.Ensure(ctx, h.lease, p.spec, p.recreate, p.progress)
 	if err != nil {
 		return nil, false, err
 	}

@@ -180,7 +180,7 @@ func TestAtTheEndNobodyWaitsForASlot(t *testing.T) {
 	f.gate = make(chan struct{})
 	ended := make(chan error, 2)
 	run := func(organization string) {
-		_, err := r.Run(t.Context(), organization, python("x"))
+		_, err := r.Run(t.Context(), organization, python("x"), nil)
 		ended <- err
 	}
 	go run("acme")
@@ -205,12 +205,12 @@ func TestAtTheEndNobodyWaitsForASlot(t *testing.T) {
 	r.EndQueues()
 	err := <-ended
 	assert.Equal(t, slots.KindDraining, slots.AsError(err).Kind, "%v", err)
-	_, err = r.Run(t.Context(), "acme", python("x"))
+	_, err = r.Run(t.Context(), "acme", python("x"), nil)
 	assert.Equal(t, slots.KindDraining, slots.AsError(err).Kind, "nor later on: %v", err)
 	assert.Zero(t, waits())
 	close(f.gate)
 	require.NoError(t, <-ended, "who has a slot keeps it")
-	_, err = r.Run(t.Context(), "acme", python("x"))
+	_, err = r.Run(t.Context(), "acme", python("x"), nil)
 	require.NoError(t, err, "and what finds one at once is run")
 }
 

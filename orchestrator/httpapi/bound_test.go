@@ -22,7 +22,7 @@ type echoes struct {
 	ended chan struct{}
 }
 
-func (e *echoes) Run(_ context.Context, organization string, _ *poolapi.ToolRun) (poolapi.ToolResult, error) {
+func (e *echoes) Run(_ context.Context, organization string, _ *poolapi.ToolRun, _ func(string)) (poolapi.ToolResult, error) {
 	e.runs++
 	if e.began != nil {
 		close(e.began)

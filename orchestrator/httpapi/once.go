@@ -98,6 +98,9 @@ func (r *recording) WriteHeader(status int) { r.status = status }
 // Write is http.ResponseWriter's.
 func (r *recording) Write(p []byte) (int, error) { return r.body.Write(p) }
 
+// Flush is http.Flusher's: what comes in pieces is kept whole.
+func (r *recording) Flush() {}
+
 // answers are the requests with keys that are under way, and the kept answers.
 type answers struct {
 	mu    sync.Mutex // guards what is below

@@ -64,6 +64,15 @@ type ToolResult struct {
 	ExecutionID string      `json:"execution_id"`
 }
 
+// ToolEvent is one event of a streamed answer to POST /v1/tools/run: progress
+// and pings, and one result as the last.
+type ToolEvent struct {
+	Event  api.EventName `json:"event"`
+	Text   string        `json:"text,omitempty"`   // of progress: a line of the build of its environment
+	Result *ToolResult   `json:"result,omitempty"` // of result, or Error
+	Error  *api.Fault    `json:"error,omitempty"`  // why there was no run
+}
+
 // ToolPlace is where a tool ran.
 type ToolPlace struct {
 	Type      SandboxType `json:"type"`

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
 
@@ -30,18 +29,13 @@ func (c *Client) EnsureEnvironment(ctx context.Context, spec api.EnvironmentSpec
 		plain := api.Environment{Language: spec.Language, State: api.EnvironmentReady, Requirements: []api.Requirement{}}
 		return api.EnvironmentResult{Environment: &plain, Cached: true}, nil
 	}
-	r := Request{Method: http.MethodPut, Path: api.EnvironmentRoute(key), Body: spec, Again: !o.Recreate, Header: accepting(api.TypeNDJSON)}
+	r := Request{Method: http.MethodPut, Path: api.EnvironmentRoute(key), Body: spec, Again: !o.Recreate}
 	if o.Recreate {
 		r.Query = url.Values{"recreate": {"true"}}
 	}
-	answer, err := c.send(ctx, r)
-	if err != nil {
-		return api.EnvironmentResult{}, err
-	}
-	defer func() { _ = answer.Body.Close() }() // a rest of it is nothing to wait for
-	for line, err := range lines(answer.Body) {
+	for line, err := range c.Lines(ctx, r) {
 		if err != nil {
-			return api.EnvironmentResult{}, broken(ctx, err)
+			return api.EnvironmentResult{}, err
 		}
 		var e api.EnvironmentEvent
 		if err := json.Unmarshal(line, &e); err != nil {
@@ -51,14 +45,13 @@ func (c *Client) EnsureEnvironment(ctx context.Context, spec api.EnvironmentSpec
 		case e.Event == api.EventProgress && o.Progress != nil:
 			o.Progress(e.Text)
 		case e.Event == api.EventResult && e.EnvironmentResult != nil:
-			drain(answer.Body)
 			if e.Error != nil {
 				return api.EnvironmentResult{}, api.ErrorAnswer{Error: *e.Error}.Err()
 			}
 			return *e.EnvironmentResult, nil
 		}
 	}
-	return api.EnvironmentResult{}, broken(ctx, io.ErrUnexpectedEOF)
+	return api.EnvironmentResult{}, ctx.Err() // not reached: Lines ends with an error
 }
 
 // Environments lists the environments of the container.

@@ -177,6 +177,36 @@ func lines(body io.Reader) iter.Seq2[[]byte, error] {
 	}
 }
 
+// Lines sends r, which is answered by lines of JSON, and yields them until the
+// caller leaves the loop, as it does after the last one: an answer that ends
+// before is an error. After an error nothing more comes.
+func (c *Client) Lines(ctx context.Context, r Request) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		r.Header = r.Header.Clone()
+		if r.Header == nil {
+			r.Header = http.Header{}
+		}
+		r.Header.Set("Accept", api.TypeNDJSON)
+		answer, err := c.send(ctx, r)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer func() { _ = answer.Body.Close() }() // a rest of it is nothing to wait for
+		for line, err := range lines(answer.Body) {
+			if err != nil {
+				yield(nil, broken(ctx, err))
+				return
+			}
+			if !yield(line, nil) {
+				drain(answer.Body)
+				return
+			}
+		}
+		yield(nil, broken(ctx, io.ErrUnexpectedEOF))
+	}
+}
+
 // Offsets is how many bytes of each output stream were had.
 type Offsets struct{ Stdout, Stderr int64 }
 
