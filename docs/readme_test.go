@@ -108,7 +108,8 @@ func TestReadmeScriptsPrintWhatTheReadmeSays(t *testing.T) {
 				}
 			}
 			if strings.Contains(b.script, "tool demo") {
-				needInstallers(t)
+				need.Program(t, "pip")
+				need.Program(t, "npm")
 			}
 			out := run(t, b.script)
 			for _, line := range b.prints {
@@ -116,15 +117,6 @@ func TestReadmeScriptsPrintWhatTheReadmeSays(t *testing.T) {
 			}
 		})
 	}
-}
-
-// needInstallers skips where slots would find nothing that installs packages.
-func needInstallers(t *testing.T) {
-	t.Helper()
-	const script = `command -v python3 && command -v node && command -v npm && { command -v uv || python3 -I -c "import venv, pip"; }`
-	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	need.Facility(t, "python3 with pip, and node with npm", cmd.Run())
 }
 
 // program builds one of the programs.

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -109,9 +108,7 @@ func again(t *testing.T, o client.Organization, run poolapi.ToolRun, want string
 }
 
 func TestAToolRunsWithThePackagesItNames(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), "python3", "-I", "-c", "import venv, pip")
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin"}
-	need.Facility(t, "python3", cmd.Run())
+	need.Program(t, "pip")
 	i, o, packages := packaged(t)
 	for _, version := range []string{"1.0", "2.0"} {
 		putWheel(t, packages, "berthdemo", version, "import below\nversion = '"+version+"'\ndef main(): print('program', version, below.value)\n", "below")
@@ -183,10 +180,7 @@ def f():
 }
 
 func TestAToolRunsWithTheModulesItNames(t *testing.T) {
-	for _, program := range []string{"node", "npm"} {
-		_, err := exec.LookPath(program)
-		need.Facility(t, "node", err)
-	}
+	need.Program(t, "npm")
 	_, o, packages := packaged(t)
 	putModule(t, packages, "berth-demo", "1.2.0", `,"dependencies":{"berth-below":"^0.1.0"}`, `exports.twice = (n) => 2 * n * require("berth-below")`)
 	putModule(t, packages, "berth-below", "0.1.3", "", `module.exports = 21`)

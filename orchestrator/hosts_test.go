@@ -12,12 +12,14 @@ import (
 
 	"berth/orchestrator/poolapi"
 	"berth/slots"
+	"berth/slots/need"
 	"berth/slots/sandbox/sandboxtest"
 )
 
 // asLocal runs a Python function of the privileged organization.
 func (i *instance) asLocal(organization, body, config string) (poolapi.ToolResult, error) {
 	i.t.Helper()
+	need.Program(i.t, "python3")
 	o, yes := i.connect(i.url, operatorToken).Organization(organization), true
 	_, err := o.Patch(i.t.Context(), poolapi.OrganizationPatch{PrivilegedTools: &yes})
 	require.NoError(i.t, err)

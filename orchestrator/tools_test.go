@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -30,8 +29,7 @@ import (
 func TestNothingOfARunIsSaidElsewhere(t *testing.T) {
 	const planted = "hunter2-hunter2"
 	for _, program := range []string{"python3", "node"} {
-		_, err := exec.LookPath(program)
-		need.Facility(t, program, err)
+		need.Program(t, program)
 	}
 	dir := sandboxtest.DataDir(t)
 	i := start(t, dir, "--containers", "1", "--log-level", "trace")
@@ -123,8 +121,7 @@ func TestNothingOfARunIsSaidElsewhere(t *testing.T) {
 
 func TestToolsRunInTheirSlots(t *testing.T) {
 	for _, program := range []string{"python3", "node"} {
-		_, err := exec.LookPath(program)
-		need.Facility(t, program, err)
+		need.Program(t, program)
 	}
 	i := start(t, sandboxtest.DataDir(t), "--containers", "1")
 	parameters := object{"properties": object{"a": object{"type": "integer"}, "b": object{"type": "integer"}}, "required": []string{"a"}}
@@ -151,6 +148,7 @@ func TestToolsRunInTheirSlots(t *testing.T) {
 }
 
 func TestATokenOfOneOrganizationReachesNothingOfAnother(t *testing.T) {
+	need.Program(t, "python3")
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	require.NoError(t, os.WriteFile(tokens, []byte("acme token-of-acme\nglobex token-of-globex\n"), 0o600))
 	i := start(t, sandboxtest.DataDir(t), "--containers", "1", "--organization-token-file", tokens)
@@ -188,6 +186,7 @@ func second[T any](_ T, err error) error { return err }
 // TestASlotIsMadePristineForAnotherOrganization has one organization leave all
 // that it can in the only slot there is, and the next one look for it.
 func TestASlotIsMadePristineForAnotherOrganization(t *testing.T) {
+	need.Program(t, "python3")
 	i := start(t, sandboxtest.DataDir(t), "--containers", "1", "--slots", "1")
 	c := i.connect(i.url, trainerToken)
 	run := func(organization, body string) poolapi.ToolResult {
@@ -228,6 +227,7 @@ func runningWith(t *testing.T, word string) bool {
 }
 
 func TestARunEndsWithWhoeverAskedForIt(t *testing.T) {
+	need.Program(t, "python3")
 	i := start(t, sandboxtest.DataDir(t), "--containers", "1", "--slots", "1")
 	o := i.connect(i.url, trainerToken).Organization("acme")
 	word := fmt.Sprintf("87001.%d", os.Getpid())

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -24,9 +23,7 @@ import (
 // onePackage is a directory with a wheel, and what requires it.
 func onePackage(t *testing.T) (dir string, spec api.EnvironmentSpec) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "python3", "-I", "-c", "import venv, pip")
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin"}
-	need.Facility(t, "python3", cmd.Run())
+	need.Program(t, "pip")
 	dir = sandboxtest.DataDir(t)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	var b bytes.Buffer

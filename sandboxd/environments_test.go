@@ -24,14 +24,7 @@ import (
 // waiting is a source archive whose own build waits for a file beside it.
 func waiting(t *testing.T, dir string) (spec api.EnvironmentSpec, release func()) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "python3", "-I", "-c", "import venv, pip")
-	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin"}
-	at, err := exec.LookPath("/usr/bin/python3")
-	if err == nil {
-		cmd.Path = at
-		err = cmd.Run()
-	}
-	need.Facility(t, "python3", err)
+	need.Program(t, "pip")
 	gate := filepath.Join(dir, "go")
 	script := fmt.Sprintf(`
 import io, sys, tarfile
@@ -55,7 +48,7 @@ with tarfile.open(to, "w:gz") as t:
         i.size = len(text)
         t.addfile(i, io.BytesIO(text.encode()))
 `)
-	out, err := exec.CommandContext(t.Context(), at, "-I", "-c", script, gate, filepath.Join(dir, "slow-1.0.tar.gz")).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "python3", "-I", "-c", script, gate, filepath.Join(dir, "slow-1.0.tar.gz")).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	spec = api.EnvironmentSpec{
 		Language: api.LanguagePython, Requirements: []api.Requirement{{Name: "slow"}}, Index: api.Index{FindLinks: []string{dir}, NoIndex: true},

@@ -16,6 +16,7 @@ import (
 	"berth/sandboxd/agenttest"
 	"berth/sandboxd/api"
 	"berth/slots"
+	"berth/slots/need"
 )
 
 // running counts the processes whose arguments hold the word.
@@ -128,7 +129,7 @@ func functionEndings(t *testing.T, a *agenttest.Agent) {
 }
 
 func TestAFunctionEndsWithAllItsProcesses(t *testing.T) {
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	for _, level := range agenttest.Levels(t) {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()
@@ -138,7 +139,7 @@ func TestAFunctionEndsWithAllItsProcesses(t *testing.T) {
 }
 
 func TestAFunctionRunsForAnOrdinaryUser(t *testing.T) {
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	if os.Geteuid() != 0 {
 		t.Skip("it is one that runs the other tests")
 	}
@@ -154,7 +155,7 @@ func TestAFunctionRunsForAnOrdinaryUser(t *testing.T) {
 // come: whoever writes into its memory writes into those.
 func TestAFunctionFindsNoOtherProcessOpen(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	if a.Level < slots.LevelNS {
 		t.Skipf("needs isolation level %s: this machine gives %s", slots.LevelNS, a.Level)
@@ -186,7 +187,7 @@ def f():
 	for range 3 {
 		assert.Equal(t, "[true]", fn{source: look}.returns(t, a), "its own it may look into")
 	}
-	needProgram(t, "node")
+	need.Program(t, "node")
 	if abi, _, _ := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); int(abi) < 6 {
 		t.Skip("needs Linux 6.12: before, one interpreter is not kept out of another's")
 	}
@@ -216,7 +217,7 @@ func TestAFunctionWithoutItsInterpreterSaysWhatToDo(t *testing.T) {
 
 func TestAFunctionsRunIsCancelled(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	args, err := json.Marshal(api.FunctionArgs{Name: "f", SourceType: api.SourcePython, SourceCode: py("import time\ntime.sleep(600)")})
 	require.NoError(t, err)
@@ -235,7 +236,7 @@ func TestAFunctionsRunIsCancelled(t *testing.T) {
 
 func TestAFunctionThatNeedsTooMuchMemoryIsKilledForIt(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{Args: []string{"--memory", "100MiB"}})
 	if a.Level < slots.LevelNSCgroup {
 		t.Skipf("needs isolation level %s: this machine gives %s", slots.LevelNSCgroup, a.Level)
@@ -250,7 +251,7 @@ func TestAFunctionThatNeedsTooMuchMemoryIsKilledForIt(t *testing.T) {
 
 func TestFunctionsOfDifferentSlotsRunAtOnce(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{Slots: 4})
 	for slot := range 4 {
 		t.Run(fmt.Sprint(slot), func(t *testing.T) {
@@ -265,7 +266,7 @@ func TestFunctionsOfDifferentSlotsRunAtOnce(t *testing.T) {
 
 func TestAResetLeavesNoInterpreterOfTheLastTenant(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	assert.Equal(t, "1", fn{source: py("return 1")}.returns(t, a))
 	_, r := fn{source: py("return 1")}.runIn(t, a, "slot_0")

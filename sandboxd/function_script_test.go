@@ -9,11 +9,12 @@ import (
 
 	"berth/sandboxd/agenttest"
 	"berth/sandboxd/api"
+	"berth/slots/need"
 )
 
 func TestAJavaScriptFunctionIsCalledByItsSchema(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "node")
+	need.Program(t, "node")
 	a := best(t, agenttest.Options{})
 	const schema = `{"name":"f","parameters":{"type":"object","properties":{"z":{},"a":{},"m":{}},"required":["m"]}}`
 	const echo = "function f(...all) { return all.map((x) => x === undefined ? 'gap' : x) }"
@@ -41,7 +42,7 @@ func TestAJavaScriptFunctionIsCalledByItsSchema(t *testing.T) {
 
 func TestAJavaScriptResultIsJSON(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "node")
+	need.Program(t, "node")
 	a := best(t, agenttest.Options{})
 	for value, want := range map[string]string{
 		"undefined": `null`, "null": `null`, "[NaN, -Infinity, 1e21, -0]": `["NaN","-Infinity",1e21,0]`, "2n ** 70n": `1180591620717411303424`,
@@ -63,7 +64,7 @@ func TestAJavaScriptResultIsJSON(t *testing.T) {
 
 func TestAJavaScriptErrorSaysWhatItWas(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "node")
+	need.Program(t, "node")
 	a := best(t, agenttest.Options{})
 	for _, x := range []struct {
 		source, text string
@@ -96,7 +97,7 @@ func TestAJavaScriptErrorSaysWhatItWas(t *testing.T) {
 
 func TestAJavaScriptRunLeavesNothingToTheNext(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "node")
+	need.Program(t, "node")
 	a := best(t, agenttest.Options{})
 	env := map[string]*string{"A": new("a"), "USER": nil, "NODE_PATH": new("/workspace/lib")}
 	const source = "function f() { const old = globalThis.leak; globalThis.leak = 1; JSON.stringify = null; require('fs').writeSync = null; return [old ?? null, process.env.A ?? null, process.env.USER ?? null, process.env.NO_COLOR, process.cwd() === process.env.HOME, typeof require] }"
@@ -110,7 +111,7 @@ func TestAJavaScriptRunLeavesNothingToTheNext(t *testing.T) {
 
 func TestAJavaScriptFunctionIsWarm(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "node")
+	need.Program(t, "node")
 	a := best(t, agenttest.Options{})
 	for n := range 3 {
 		got, r := fn{script: true, source: "const f = () => 1"}.runIn(t, a, "slot_0")

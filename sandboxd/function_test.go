@@ -3,7 +3,6 @@ package sandboxd_test
 import (
 	"encoding/json"
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -84,12 +83,6 @@ func (f fn) fails(t *testing.T, a *agenttest.Agent) (api.FunctionError, api.Func
 	return *r.Error, r
 }
 
-func needProgram(t *testing.T, name string) {
-	t.Helper()
-	_, err := exec.LookPath(name)
-	need.Facility(t, name, err)
-}
-
 // py is the source of a function f without parameters.
 func py(body string) string {
 	return "def f():\n    " + strings.ReplaceAll(body, "\n", "\n    ") + "\n"
@@ -97,7 +90,7 @@ func py(body string) string {
 
 func TestAFunctionsArgumentsAreData(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	const kinds = "def f(a, b=2, *, c=3):\n    return [a, b, c, type(a).__name__]"
 	for _, x := range []struct{ name, source, args, want string }{
@@ -127,7 +120,7 @@ func TestAFunctionsArgumentsAreData(t *testing.T) {
 
 func TestAFunctionsSourceRunsInAFreshMain(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	const dirty = `
 import builtins, json, os, sys, random, signal, decimal
@@ -181,7 +174,7 @@ def f():
 
 func TestWhatASlotLeavesIsNotImportedByTheServer(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	const bad = "raise SystemExit('subverted')"
 	for _, name := range []string{"json.py", "inspect.py", "asyncio.py", "sitecustomize.py", "usercustomize.py", "helper.py"} {
@@ -199,7 +192,7 @@ func TestWhatASlotLeavesIsNotImportedByTheServer(t *testing.T) {
 
 func TestAFunctionIsGivenWhatItDeclares(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	agent := &api.FunctionAgent{ID: "agent-1", ProjectID: "project-1", State: json.RawMessage(`{"id":"agent-1"}`)}
 	assert.JSONEq(t, `["agent-1","agent-1"]`, fn{source: "def f(agent_id, agent_state):\n    return [agent_id, agent_state.id]", args: `{"agent_id":"forged"}`, agent: agent}.returns(t, a))
@@ -222,7 +215,7 @@ func TestAFunctionIsGivenWhatItDeclares(t *testing.T) {
 
 func TestAFunctionsEnvironment(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	const all = "import os, subprocess\ndef f():\n    return [os.environ.get(n) for n in ('A', 'EMPTY', 'USER', 'PYTHONWARNINGS', 'NO_COLOR', 'TERM', 'PYTHONUNBUFFERED', 'VIRTUAL_ENV')] + [subprocess.check_output(['sh', '-c', 'echo $A']).decode()]"
 	env := map[string]*string{"A": new("a"), "EMPTY": new(""), "USER": nil, "TERM": new("xterm"), "NO_COLOR": nil, "TZ": new("Asia/Tokyo")}
@@ -237,7 +230,7 @@ func TestAFunctionsEnvironment(t *testing.T) {
 
 func TestAFunctionThatReturnsACoroutineIsAwaited(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	assert.Equal(t, "3", fn{source: "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 3"}.returns(t, a))
 	assert.Equal(t, "4", fn{source: "async def g():\n    return 4\nf = lambda: g()"}.returns(t, a))
@@ -248,7 +241,7 @@ func TestAFunctionThatReturnsACoroutineIsAwaited(t *testing.T) {
 
 func TestAFunctionsResultIsJSON(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	for _, x := range []struct{ value, want string }{
 		{"None", `null`},
@@ -295,7 +288,7 @@ func TestAFunctionsResultIsJSON(t *testing.T) {
 
 func TestAModelsFieldsAreReturned(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	if r := (fn{source: py("import pydantic")}).run(t, a); r.Error != nil {
 		need.Facility(t, "pydantic", fmt.Errorf("%s", r.Error.Message))
@@ -330,7 +323,7 @@ func newServer(t *testing.T, a *agenttest.Agent) *agenttest.Agent {
 
 func TestNestedArgumentsHaveAttributesByTheirSchema(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	const schema = `{"type":"object","properties":{"o":{"$ref":"#/$defs/O"},"l":{"type":"array","items":{"$ref":"#/$defs/O"}},"m":{"anyOf":[{"$ref":"#/$defs/O"},{"type":"null"}]}},
 		"$defs":{"O":{"type":"object","properties":{"x":{"type":"integer"},"items":{},"d":{"default":[7]},"none":{}},"required":["x"]}}}`
@@ -346,7 +339,7 @@ func TestNestedArgumentsHaveAttributesByTheirSchema(t *testing.T) {
 
 func TestAnAgentsStateGoesInAndComesOut(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	state := func() *api.FunctionAgent {
 		return &api.FunctionAgent{ID: "a1", ReturnState: true, State: json.RawMessage(`{"memory":{"blocks":[{"label":"human","value":"old","limit":5}]},"n":12345678901234567890}`)}
@@ -391,7 +384,7 @@ def f(agent_state):
 
 func TestAFunctionsErrorSaysWhatItWas(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	for _, x := range []struct {
 		source, text string
@@ -430,7 +423,7 @@ func TestAFunctionsErrorSaysWhatItWas(t *testing.T) {
 
 func TestAFunctionsReturnIsCutByCodePoints(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	r := fn{source: py("return 'é' * 11"), limit: 10}.run(t, a)
 	assert.True(t, r.Truncated)
@@ -447,7 +440,7 @@ func TestAFunctionsReturnIsCutByCodePoints(t *testing.T) {
 
 func TestAFunctionsOutputIsNotItsResult(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	r := fn{source: py("import sys, os\nprint('out')\nsys.stderr.write('err')\nos.system('echo child')\nsys.stdout.buffer.write(b'\\xff\\x00')\nreturn 1")}.run(t, a)
 	assert.Equal(t, []string{"out\nchild\n�\x00"}, r.Stdout)
@@ -462,7 +455,7 @@ func TestAFunctionsOutputIsNotItsResult(t *testing.T) {
 
 func TestAFunctionCannotForgeAResult(t *testing.T) {
 	t.Parallel()
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	a := best(t, agenttest.Options{})
 	const corrupted = "Function ran, but output is corrupted."
 	for name, source := range map[string]string{

@@ -12,6 +12,7 @@ import (
 	"berth/sandboxd/agenttest"
 	"berth/sandboxd/api"
 	"berth/slots"
+	"berth/slots/need"
 	"berth/slots/sandbox/sandboxtest"
 )
 
@@ -81,13 +82,13 @@ def f():
 	o.Dir = a.Dir
 	b := agenttest.Start(t, o)
 	assert.JSONEq(t, `["xxxx",true,true]`, runAt(t, b, "slot_1", "", api.SourcePython, add), "it outlives the container")
-	needProgram(t, "node")
+	need.Program(t, "node")
 	const script = "const fs = require('fs')\nfunction f() { fs.appendFileSync('kept', 'y'); return [fs.readFileSync('kept', 'utf8'), process.cwd() === process.env.PWD] }"
 	assert.JSONEq(t, `["xxxxy",true]`, runAt(t, b, "slot_0", "", api.SourceJavaScript, script))
 }
 
 func TestFunctionsRunInAHomeThatTheirSlotsShare(t *testing.T) {
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	for _, level := range agenttest.Levels(t) {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()
@@ -97,7 +98,7 @@ func TestFunctionsRunInAHomeThatTheirSlotsShare(t *testing.T) {
 }
 
 func TestAnOrdinaryUsersFunctionsHaveAHome(t *testing.T) {
-	needProgram(t, "python3")
+	need.Program(t, "python3")
 	if os.Geteuid() != 0 {
 		t.Skip("it is one that runs the other tests")
 	}

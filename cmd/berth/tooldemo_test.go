@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -15,17 +14,9 @@ import (
 	"berth/slots/sandbox/sandboxtest"
 )
 
-// needInstallers skips where slots would find nothing that installs packages.
-func needInstallers(t *testing.T) {
-	t.Helper()
-	const script = `command -v python3 && command -v node && command -v npm && { command -v uv || python3 -I -c "import venv, pip"; }`
-	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	need.Facility(t, "python3 with pip, and node with npm", cmd.Run())
-}
-
 func TestToolDemoRunsItsToolsAndLeavesNothing(t *testing.T) {
-	needInstallers(t)
+	need.Program(t, "pip")
+	need.Program(t, "npm")
 	binary, agent, dir := buildOrchestrator(t), sandboxtest.Agent(t), sandboxtest.DataDir(t)
 	t.Setenv("TMPDIR", dir)
 	status, stdout, stderr := runMain(t.Context(), "tool", "demo", "--agent", agent, "--orchestrator", binary, "--", "--isolation-require=none")

@@ -6,10 +6,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,7 +21,6 @@ import (
 	"berth/sandboxd/api"
 	"berth/sandboxd/environment"
 	"berth/slots"
-	"berth/slots/need"
 	"berth/slots/sandbox"
 	"berth/slots/sandbox/sandboxtest"
 )
@@ -271,57 +268,6 @@ func tarball(t testing.TB, files map[string]string) []byte {
 func (p *place) put(t testing.TB, name string, text []byte) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(filepath.Join(p.packages, name), text, 0o644))
-}
-
-// slotPath is where slots look for programs.
-const slotPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-func inSlotPath(name string) bool {
-	for dir := range strings.SplitSeq(slotPath, ":") {
-		if _, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
-			return true
-		}
-	}
-	return false
-}
-
-// needPython skips where nothing could install Python packages.
-func needPython(t testing.TB) {
-	t.Helper()
-	var err error
-	if !inSlotPath("python3") {
-		err = errors.New("no python3 where slots look for it")
-	} else if !inSlotPath("uv") {
-		cmd := exec.CommandContext(t.Context(), "python3", "-I", "-c", "import venv, pip")
-		cmd.Env = []string{"PATH=" + slotPath}
-		if cmd.Path, err = pythonPath(); err == nil {
-			if out, failed := cmd.CombinedOutput(); failed != nil {
-				err = fmt.Errorf("python3 has no venv or no pip: %s", out)
-			}
-		}
-	}
-	need.Facility(t, "python3", err)
-}
-
-func pythonPath() (string, error) {
-	for dir := range strings.SplitSeq(slotPath, ":") {
-		if at, err := exec.LookPath(filepath.Join(dir, "python3")); err == nil {
-			return at, nil
-		}
-	}
-	return "", errors.New("no python3 where slots look for it")
-}
-
-// needNPM skips where nothing could install Node packages.
-func needNPM(t testing.TB) {
-	t.Helper()
-	var err error
-	for _, name := range []string{"node", "npm"} {
-		if !inSlotPath(name) {
-			err = fmt.Errorf("no %s where slots look for it", name)
-		}
-	}
-	need.Facility(t, "node", err)
 }
 
 // strongest is the level that most tests run at: namespaces, with root or

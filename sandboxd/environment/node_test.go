@@ -8,10 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/sandboxd/api"
+	"berth/slots/need"
 )
 
 func TestModulesAreInstalledFromTarballsAndRequired(t *testing.T) {
-	needNPM(t)
+	need.Program(t, "npm")
 	for _, level := range levels {
 		t.Run(level.String(), func(t *testing.T) {
 			p := newPlace(t, level, nil)
@@ -36,7 +37,7 @@ func TestModulesAreInstalledFromTarballsAndRequired(t *testing.T) {
 }
 
 func TestModulesThatCannotBeInstalledAreNamed(t *testing.T) {
-	needNPM(t)
+	need.Program(t, "npm")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	p.module(t, "small", "1.0.0", "", "")

@@ -7,10 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/sandboxd/api"
+	"berth/slots/need"
 )
 
 func TestPackagesAreInstalledOnceAndImportedByEverySlot(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	for _, level := range levels {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()

@@ -14,11 +14,12 @@ import (
 	"berth/sandboxd/api"
 	"berth/sandboxd/environment"
 	"berth/slots"
+	"berth/slots/need"
 	"berth/slots/sandbox"
 )
 
 func TestAnUnknownPackageOrVersionIsNamed(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	p.wheel(t, "small", "1.0", "value = 1\n")
@@ -39,7 +40,7 @@ func TestAnUnknownPackageOrVersionIsNamed(t *testing.T) {
 }
 
 func TestVersionsThatExcludeEachOtherAreAConflict(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	p.wheel(t, "base", "1.0", "")
@@ -54,7 +55,7 @@ func TestVersionsThatExcludeEachOtherAreAConflict(t *testing.T) {
 }
 
 func TestAnIndexThatDoesNotAnswerIsNotTheRequirementsFault(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	s := p.python("small")
@@ -67,7 +68,7 @@ func TestAnIndexThatDoesNotAnswerIsNotTheRequirementsFault(t *testing.T) {
 }
 
 func TestAPackageWhoseBuildFailsIsNamed(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	p.sdist(t, "broken", "1.0", "def hostile_build(): raise SystemExit('compiler is missing')\n")
@@ -78,7 +79,7 @@ func TestAPackageWhoseBuildFailsIsNamed(t *testing.T) {
 }
 
 func TestABuildThatTakesTooLongIsEndedWithAllItsProcesses(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, func(c *environment.Config) { c.Timeout = 15 * time.Second })
 	mark := "86400." + strings.ReplaceAll(time.Now().Format("05.000000000"), ".", "")
@@ -99,7 +100,7 @@ def hostile_build():
 }
 
 func TestABuildThatTakesTooMuchSpaceIsEnded(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, func(c *environment.Config) { c.MaxBytes = 60 << 20 })
 	p.sdist(t, "huge", "1.0", `
@@ -116,7 +117,7 @@ def hostile_build():
 }
 
 func TestASlotsDiskLimitHoldsWhatABuildLeavesElsewhere(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil, func(c *sandbox.Config) { c.Disk, c.Limits.DiskBytes = sandbox.DiskWatcher, 20<<20 })
 	p.sdist(t, "huge", "1.0", `
@@ -132,7 +133,7 @@ def hostile_build():
 }
 
 func TestAVersionOfTheInterpreterThatIsNotThereIsSaid(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	p.wheel(t, "small", "1.0", "value = 1\n")
@@ -191,7 +192,7 @@ def hostile_build():
 `
 
 func TestAHostilePackageReachesNothingWhileItIsInstalled(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Setenv("BERTH_SECRET_OF_AGENT", "1")
 	for _, level := range levels {
 		t.Run(level.String(), func(t *testing.T) {
@@ -213,7 +214,7 @@ func TestAHostilePackageReachesNothingWhileItIsInstalled(t *testing.T) {
 }
 
 func TestLinksInAPackageLeadNowhereThatASlotCannotGo(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	for _, level := range levels {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()

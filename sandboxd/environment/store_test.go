@@ -17,6 +17,7 @@ import (
 	"berth/sandboxd/api"
 	"berth/sandboxd/environment"
 	"berth/slots"
+	"berth/slots/need"
 	"berth/slots/sandbox"
 )
 
@@ -56,7 +57,7 @@ func (p *place) awaitBuilding(t testing.TB, key string) {
 }
 
 func TestWhoAsksForTheSameWaitsForTheSameBuild(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	release := p.slow(t, "slow")
@@ -80,7 +81,7 @@ func TestWhoAsksForTheSameWaitsForTheSameBuild(t *testing.T) {
 }
 
 func TestABuildGoesOnWhenEverybodyHasLeft(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	release := p.slow(t, "slow")
@@ -96,7 +97,7 @@ func TestABuildGoesOnWhenEverybodyHasLeft(t *testing.T) {
 }
 
 func TestAnEnvironmentOutlivesTheAgentAndAnUnfinishedOneDoesNot(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	p.wheel(t, "small", "1.0", "value = 1\n")
@@ -139,7 +140,7 @@ func TestAnEnvironmentOutlivesTheAgentAndAnUnfinishedOneDoesNot(t *testing.T) {
 }
 
 func TestClosingEndsABuildAndSaysSo(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	p.slow(t, "slow")
@@ -153,7 +154,7 @@ func TestClosingEndsABuildAndSaysSo(t *testing.T) {
 }
 
 func TestDeletingEndsABuildAndSparesWhatIsInUse(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	p.slow(t, "slow")
@@ -185,7 +186,7 @@ func TestDeletingEndsABuildAndSparesWhatIsInUse(t *testing.T) {
 }
 
 func TestOneThatIsMadeAnewLeavesTheOldToItsUsers(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, nil)
 	p.wheel(t, "small", "1.0", "value = 'old'\n")
@@ -217,7 +218,7 @@ func TestOneThatIsMadeAnewLeavesTheOldToItsUsers(t *testing.T) {
 }
 
 func TestThoseLongestUnusedMakeRoom(t *testing.T) {
-	needPython(t)
+	need.Program(t, "pip")
 	t.Parallel()
 	p := newPlace(t, strongest, func(c *environment.Config) { c.Grace = time.Nanosecond })
 	for _, name := range []string{"one", "two", "three", "four"} {
@@ -268,7 +269,7 @@ func TestAFullDiskOfTheAgentsOwnIsAFailureToInstall(t *testing.T) {
 }
 
 func BenchmarkFindingAnEnvironment(b *testing.B) {
-	needPython(b)
+	need.Program(b, "pip")
 	p := newPlace(b, strongest, nil)
 	p.wheel(b, "small", "1.0", "value = 1\n")
 	spec := p.python("small")

@@ -124,8 +124,7 @@ func newStage(t *testing.T, s setting, change func(*agenttest.Options)) *stage {
 // runAttacks runs the cases at every level, one agent for each level, and
 // resets the attackers' slots after each case.
 func runAttacks(t *testing.T, attacks []attack) {
-	_, err := os.Stat("/usr/bin/python3")
-	need.Facility(t, "python3", err)
+	need.Program(t, "python3")
 	for _, set := range settings(t) {
 		t.Run(set.name, func(t *testing.T) {
 			t.Parallel()
