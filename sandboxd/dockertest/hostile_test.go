@@ -53,7 +53,7 @@ func TestHostileCodeInsideContainers(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			// The machine's own programs, python3 among them: the image has few.
 			args := slices.Concat([]string{
-				"run", "--rm", "--init", "--volume", dir + ":/suite:ro", "--volume", "/usr:/usr:ro", "--volume", "/etc:/etc:ro",
+				"run", "--rm", "--init", "--volume", dir + ":/suite:ro", "--volume", agenttest.UIDClaims(t) + ":/data/berth-test-uids-0", "--volume", "/usr:/usr:ro", "--volume", "/etc:/etc:ro",
 				"--env", "BERTH_AGENT=/suite/sandboxd", "--env", "BERTH_ATTACKER=/suite/attacker", "--env", "TMPDIR=/data",
 				"--env", "PATH=/usr/bin:/bin", "--env", "BERTH_LEVELS", "--env", "BERTH_PATIENCE", "--workdir", "/suite",
 			}, m.options, []string{e.Image, "/suite/hostile.test", "-test.run", run, "-test.timeout", "40m", fmt.Sprintf("-test.v=%v", testing.Verbose())})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"sync"
 	"testing"
 	"time"
@@ -305,6 +306,7 @@ func TestF25OnlyTheWholeTokenOpens(t *testing.T) {
 }
 
 func TestF26AnExecutionIDGivesNobodyElsesResult(t *testing.T) {
+	var attacks atomic.Int64
 	input(t, func(t *testing.T, a *agenttest.Agent) {
 		run := func(slot, id, command string) map[string]any {
 			return a.Post(t, "/execute", map[string]any{"slot_id": slot, "tool": "bash", "execution_id": id, "args": map[string]any{"command": command}}).Object(t)
@@ -328,7 +330,8 @@ func TestF26AnExecutionIDGivesNobodyElsesResult(t *testing.T) {
 			assert.Equal(t, http.StatusOK, answer.Status, "%q %s", id, answer.Body)
 			assert.Equal(t, "x", answer.Object(t)["output"], "%q", id)
 		}
-		long := run("slot_0", "../long/id", "yes | head -c 300000")
+		// Of its own for each attack: the file of an earlier one's output went with a reset.
+		long := run("slot_0", fmt.Sprintf("../long/id-%d", attacks.Add(1)), "yes | head -c 300000")
 		path := long["metadata"].(map[string]any)["stdout_path"].(string)
 		assert.Equal(t, "300000", strings.TrimSpace(a.Bash(t, "slot_0", "wc -c < '"+path+"'", 10).Output))
 	})
