@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -133,12 +134,16 @@ func besiege(t *testing.T, cases []assault, more ...string) {
 	}
 }
 
+// sieges counts them: objects that the whole machine knows by a number have
+// one of their own in each.
+var sieges atomic.Int32
+
 func newSiege(t *testing.T, set setting, more ...string) *siege {
 	t.Helper()
 	s := &siege{set: set, home: publicDir(t)}
 	s.targets.Secret = fmt.Sprintf("secret%d", time.Now().UnixNano())
-	s.targets.Key = 0x62650000 + os.Getpid()%0x8000 + int(set.level)
-	t.Cleanup(func() { // what weak levels let slots leave
+	s.targets.Key = 0x62000000 + os.Getpid()%0x8000<<8 + 2*int(sieges.Add(1)) // the next tenant's is the one after
+	t.Cleanup(func() {                                                        // what weak levels let slots leave
 		for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run", "/run/lock"} {
 			left, _ := filepath.Glob(filepath.Join(dir, "berth-hostile-*"+s.targets.Secret+"*"))
 			for _, path := range left {
