@@ -133,8 +133,7 @@ func TestRandomStartsAndStopsNeverCostAContainerThatWasNotTold(t *testing.T) {
 			mu.Unlock()
 		}
 	}()
-	seed := uint64(time.Now().UnixNano())
-	t.Log("seed", seed)
+	seed := seedOf(t)
 	var workers sync.WaitGroup
 	for w := range 6 {
 		random := rand.New(rand.NewPCG(seed, uint64(w))) //nolint:gosec // of a test

@@ -408,15 +408,24 @@ func (w *world) pick() int {
 	return 0
 }
 
-func TestNoLeasedSlotIsLostBeforeItsDeadline(t *testing.T) {
-	n, err := strconv.Atoi(cmp.Or(os.Getenv("BERTH_NOMAD_OPERATIONS"), "1000"))
-	require.NoError(t, err)
+// seedOf is BERTH_NOMAD_SEED, or another at every run, which is told.
+func seedOf(t *testing.T) uint64 {
+	t.Helper()
 	seed := rand.Uint64()
 	if text := os.Getenv("BERTH_NOMAD_SEED"); text != "" {
+		var err error
 		seed, err = strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err)
 	}
-	t.Logf("BERTH_NOMAD_SEED=%d BERTH_NOMAD_OPERATIONS=%d", seed, n)
+	t.Logf("BERTH_NOMAD_SEED=%d", seed)
+	return seed
+}
+
+func TestNoLeasedSlotIsLostBeforeItsDeadline(t *testing.T) {
+	n, err := strconv.Atoi(cmp.Or(os.Getenv("BERTH_NOMAD_OPERATIONS"), "1000"))
+	require.NoError(t, err)
+	seed := seedOf(t)
+	t.Logf("%d operations", n)
 	began := time.Now()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, seed)
