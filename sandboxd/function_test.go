@@ -382,6 +382,39 @@ def f(agent_state):
 	assert.Equal(t, "1", fn{source: py("return 1"), agent: pickled}.returns(t, a), "it is not opened for who does not want it")
 }
 
+// TestAnAgentsStateIsThePlatformsOwnModel has the platform's package lie beside
+// the function, as far as the state needs it.
+func TestAnAgentsStateIsThePlatformsOwnModel(t *testing.T) {
+	t.Parallel()
+	need.Program(t, "python3")
+	a := best(t, agenttest.Options{})
+	require.Equal(t, true, bash(t, a, `mkdir -p letta/schemas && touch letta/__init__.py letta/schemas/__init__.py && cat > letta/schemas/agent.py <<'END'
+class AgentState:
+    @classmethod
+    def model_validate(cls, state):
+        if 'id' not in state:
+            raise ValueError('id: Field required')
+        made = cls()
+        made.id, made.n = state['id'], int(state['n'])
+        return made
+    def model_dump(self, mode):
+        assert mode == 'json'
+        return {'id': self.id, 'n': self.n, 'dumped': True}
+END`)["success"])
+	const source = "def f(agent_state):\n    agent_state.n += 1\n    return [type(agent_state).__module__, agent_state.n]"
+	agent := &api.FunctionAgent{ID: "a", ReturnState: true, State: json.RawMessage(`{"id":"a","n":"41"}`)}
+	r := fn{source: source, agent: agent}.run(t, a)
+	require.Nil(t, r.Error, "%+v", r.Error)
+	assert.JSONEq(t, `["letta.schemas.agent",42]`, string(r.FuncReturn), "it is validated into the model, which makes 41 of a text")
+	assert.JSONEq(t, `{"id":"a","n":42,"dumped":true}`, string(r.AgentState))
+	agent.State = json.RawMessage(`{"n":1}`)
+	r = fn{source: source, agent: agent}.run(t, a)
+	require.Nil(t, r.Error, "%+v", r.Error)
+	assert.Contains(t, string(r.FuncReturn), ",2]", "what is of another form is not kept from the function")
+	assert.NotContains(t, string(r.FuncReturn), "letta.")
+	assert.JSONEq(t, `{"id":"a","n":2,"memory":{"blocks":[]}}`, string(r.AgentState))
+}
+
 func TestAFunctionsErrorSaysWhatItWas(t *testing.T) {
 	t.Parallel()
 	need.Program(t, "python3")

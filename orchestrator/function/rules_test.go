@@ -3,6 +3,10 @@ package function
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -92,6 +96,46 @@ func TestWhoAsksForIsolationNeverGetsLess(t *testing.T) {
 		assert.Equal(t, slots.KindUnavailable, slots.AsError(err).Kind, "%+v: %v", c, err)
 	}
 	assert.Len(t, local.calls, 2)
+}
+
+func TestTheRequirementsFileOfALocalSandboxCounts(t *testing.T) {
+	local := newFleet(1)
+	r, store := runner(t, nil, local)
+	yes := true
+	_, err := store.PatchOrganization(t.Context(), "acme", poolapi.OrganizationPatch{PrivilegedTools: &yes})
+	require.NoError(t, err)
+	place, err := r.config.Local(t.Context(), "acme")
+	require.NoError(t, err)
+	below := filepath.Join(place.Home, "below")
+	require.NoError(t, os.MkdirAll(below, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(place.Home, "requirements.txt"), []byte("elsewhere\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(below, "requirements.txt"), []byte("# ours\nfile==1\nConfig==1\ntool==1\n"), 0o600))
+	run := python("x")
+	run.Tool.PipRequirements = []api.Requirement{{Name: "tool", Version: "3"}}
+	settings := func(more string) json.RawMessage {
+		return json.RawMessage(fmt.Sprintf(`{"sandbox_dir":%q,"pip_requirements":[{"name":"config","version":"2"},{"name":"tool","version":"2"}]%s}`, below, more))
+	}
+	run.Sandbox = &poolapi.ToolSandbox{Type: poolapi.SandboxLocal, Config: settings("")}
+	_, err = r.Run(t.Context(), "acme", run, nil)
+	require.NoError(t, err)
+	require.Len(t, local.ensured, 1)
+	assert.Equal(t, []api.Requirement{{Name: "config", Version: "==2"}, {Name: "file", Version: "==1"}, {Name: "tool", Version: "==3"}}, sorted(local.ensured[0].Requirements),
+		"the tool's go before the config's, those before the file's")
+	assert.Equal(t, "below", local.last().Directory)
+	key := local.last().Environment
+	assert.NotEmpty(t, key)
+
+	// What is kept for callers that set it changes nothing of the run.
+	run.Sandbox.Config = settings(`,"use_venv":true,"venv_name":"mine"`)
+	_, err = r.Run(t.Context(), "acme", run, nil)
+	require.NoError(t, err)
+	assert.Equal(t, key, local.last().Environment)
+	assert.Equal(t, "below", local.last().Directory)
+	assert.Len(t, local.ensured, 1)
+}
+
+func sorted(all []api.Requirement) []api.Requirement {
+	return slices.SortedFunc(slices.Values(all), func(a, b api.Requirement) int { return strings.Compare(a.Name, b.Name) })
 }
 
 func TestAnEnvironmentIsBuiltAnewWhenThatIsAskedFor(t *testing.T) {

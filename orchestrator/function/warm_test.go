@@ -174,6 +174,32 @@ func TestASlotThatComesToRestBeforeTheWaitIsTaken(t *testing.T) {
 	})
 }
 
+func TestASlotIsKeptAfterEachUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leases := newOneSlot()
+		w := newWarm(leases, time.Hour)
+		defer w.close()
+		h, err := w.get(t.Context(), of(time.Second)) // which is to be kept for a minute
+		require.NoError(t, err)
+		w.put(h, true)
+		for range 5 {
+			time.Sleep(50 * time.Second)
+			again, err := w.get(t.Context(), of(time.Second))
+			require.NoError(t, err)
+			assert.Same(t, h, again, "each use begins the minute anew")
+			assert.Positive(t, time.Until(again.lease.Slot.ExpiresAt))
+			time.Sleep(20 * time.Second) // it is in use, and so not at rest
+			w.put(again, true)
+		}
+		time.Sleep(time.Minute - time.Nanosecond)
+		synctest.Wait()
+		assert.Empty(t, leases.free)
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		assert.Len(t, leases.free, 1, "then it is given back")
+	})
+}
+
 func TestAtTheEndNobodyWaitsForASlot(t *testing.T) {
 	f := newFleet(1)
 	r, _ := runner(t, f, nil)
