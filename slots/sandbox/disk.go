@@ -17,21 +17,26 @@ const diskPause = 200 * time.Millisecond
 // holds more than its limit and more than when it was last looked at, before
 // the command if need be: who is over the limit may still tidy up. stop ends
 // the watching.
-func (i *instance) watchDisk(ctx context.Context) (_ context.Context, stop func()) {
-	limits := i.host.config.Limits
+//
+// What has grown while a command was at work is the command's: a terminal is
+// not looked at meanwhile. What has grown while there were terminals only ends
+// them all, for nobody can say which of them wrote. So one that writes while a
+// command is at work may cost that its end, and meets its own when it writes on.
+func (i *instance) watchDisk(ctx context.Context, who worker) (_ context.Context, stop func()) {
+	leave := i.enter(who)
 	if i.host.disk != DiskWatcher {
-		return ctx, func() {}
+		return ctx, leave
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		w := diskWatch{in: i, who: who}
 		// Most commands end before a second look. What the first one misses was
 		// there before them.
 		for look := i.visible; ; look = i.usage {
 			began := time.Now()
-			bytes, files, err := look(ctx)
-			if err == nil && i.grewBeyond(limits, bytes, files) {
+			if w.look(ctx, look) {
 				cancel(ErrDiskLimited)
 				return
 			}
@@ -43,19 +48,69 @@ func (i *instance) watchDisk(ctx context.Context) (_ context.Context, stop func(
 		}
 	}()
 	return ctx, func() {
+		limited := errors.Is(context.Cause(ctx), ErrDiskLimited)
 		cancel(nil)
 		<-done
-		if !errors.Is(context.Cause(ctx), ErrDiskLimited) {
+		defer leave()
+		if !limited && !i.present().terminal {
 			return
 		}
-		// It went on writing until it was dead: the next command must not be
-		// held to have grown by that.
+		// It went on writing until it was dead: neither the next command nor a
+		// terminal must be held to have grown by that.
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if bytes, files, err := i.usage(last); err == nil {
-			i.grewBeyond(limits, bytes, files)
+			i.grewBeyond(diskSize{bytes, files})
 		}
 	}
+}
+
+// diskSize is what an instance holds.
+type diskSize struct{ bytes, files int64 }
+
+// beyond reports whether it is over a limit and more than before.
+func (d diskSize) beyond(l slots.Limits, before diskSize) bool {
+	return l.DiskBytes > 0 && d.bytes > max(l.DiskBytes, before.bytes) || l.DiskFiles > 0 && d.files > max(l.DiskFiles, before.files)
+}
+
+// diskWatch looks for one command, or for one terminal.
+type diskWatch struct {
+	in     *instance
+	who    worker
+	looked bool
+
+	last     diskSize // of a terminal: at its last look
+	commands int      // of a terminal: so many there were by then
+}
+
+// look reports whether who is watched has to end. What cannot be looked at has
+// not grown.
+func (w *diskWatch) look(ctx context.Context, how func(context.Context) (bytes, files int64, err error)) bool {
+	before := w.in.present()
+	if w.who == aTerminal && before.command {
+		return false
+	}
+	bytes, files, err := how(ctx)
+	if err != nil {
+		return false
+	}
+	now, first := diskSize{bytes, files}, !w.looked
+	w.looked = true
+	if w.who == aCommand {
+		// Until now a terminal may have written.
+		grew := w.in.grewBeyond(now)
+		return grew && (!first || !before.terminal)
+	}
+	after := w.in.present()
+	if after.command || after.commands != before.commands {
+		return false
+	}
+	last := w.last
+	if after.commands != w.commands {
+		last = after.disk
+	}
+	w.last, w.commands = now, after.commands
+	return !first && now.beyond(w.in.host.config.Limits, last)
 }
 
 // visible is what the instance's directories show.
@@ -81,13 +136,13 @@ func (i *instance) usage(ctx context.Context) (bytes, files int64, err error) {
 	return bytes, files, nil
 }
 
-// grewBeyond remembers what the instance holds and reports whether that is
-// over a limit and more than before.
-func (i *instance) grewBeyond(l slots.Limits, bytes, files int64) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	grew := l.DiskBytes > 0 && bytes > max(l.DiskBytes, i.diskBytes) || l.DiskFiles > 0 && files > max(l.DiskFiles, i.diskFiles)
-	i.diskBytes, i.diskFiles = bytes, files
+// grewBeyond remembers what the instance holds, and reports whether that is
+// over a limit and more than a command has met before.
+func (i *instance) grewBeyond(now diskSize) bool {
+	i.atWork.mu.Lock()
+	defer i.atWork.mu.Unlock()
+	grew := now.beyond(i.host.config.Limits, i.atWork.disk)
+	i.atWork.disk = now
 	return grew
 }
 

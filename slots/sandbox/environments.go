@@ -155,7 +155,7 @@ func (b *Build) Path() string {
 
 // Run is that of a Sandbox.
 func (b *Build) Run(ctx context.Context, c Command) (slots.Exit, error) {
-	ctx, stop := b.i.watchDisk(ctx)
+	ctx, stop := b.i.watchDisk(ctx, aCommand)
 	defer stop()
 	return b.i.run(ctx, c)
 }

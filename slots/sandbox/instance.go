@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,9 +36,7 @@ type instance struct {
 
 	spawner *holder.Spawner // the holder's, which collects what outlives it
 
-	mu                   sync.Mutex // guards what follows
-	oomKills             int64
-	diskBytes, diskFiles int64 // at the last look
+	atWork atWork
 }
 
 // newInstance makes an empty one and waits until its holder is ready.
@@ -315,23 +312,6 @@ func (i *instance) startHolder(ctx context.Context) error {
 		return i.group.Attach(pid)
 	})
 	return err
-}
-
-// oomed reports whether the kernel has killed a process of the instance for
-// want of memory since it was last asked.
-func (i *instance) oomed() bool {
-	if i.group == nil {
-		return false
-	}
-	n, err := i.group.OOMKills()
-	if err != nil {
-		return false // the receipt then lacks a reason, not the result
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	more := n > i.oomKills
-	i.oomKills = n
-	return more
 }
 
 // end kills every process of the instance and proves that none is left. The

@@ -44,6 +44,8 @@ type Job struct {
 	// Whole is closed when Result has all that it wants: what the process does
 	// then must not take long, and cannot fail. nil means never.
 	Whole <-chan struct{}
+
+	kills int64 // of its instance when it began
 }
 
 // JobState says what did the job.
@@ -69,8 +71,9 @@ func (s *Sandbox) Job(ctx context.Context, j Job) (slots.Exit, JobState, error) 
 	if err != nil {
 		return slots.Exit{}, JobState{}, err
 	}
-	ctx, stop := i.watchDisk(ctx)
+	ctx, stop := i.watchDisk(ctx, aCommand)
 	defer stop()
+	j.kills = i.oomKills()
 	if j.Interpreter.Serve != nil {
 		exit, state, taken, err := s.serve(ctx, i, j)
 		if taken || err != nil {
@@ -108,7 +111,7 @@ func (s *Sandbox) serve(ctx context.Context, i *instance, j Job) (exit slots.Exi
 	}
 	exit = outcome(ctx, x)
 	exit.Leftover = killed
-	return i.withLimits(exit), state, true, nil
+	return i.withLimits(exit, i.oomKills() > j.kills), state, true, nil
 }
 
 // counted notes whether anything was written.
@@ -221,7 +224,7 @@ func (s *Sandbox) once(ctx context.Context, i *instance, j Job) (slots.Exit, Job
 // ended is the answer of a process of its own. The next ones are started behind
 // it, when nothing of the job is left that could meddle with them.
 func (s *Sandbox) ended(i *instance, j Job, exit slots.Exit, state JobState, err error) (slots.Exit, JobState, error) {
-	if errors.Is(err, holder.ErrGone) && i.oomed() {
+	if errors.Is(err, holder.ErrGone) && i.oomKills() > j.kills {
 		return slots.Exit{Outcome: slots.OutcomeOOMKilled, Code: 128 + int(unix.SIGKILL), Signal: "SIGKILL", OOMKilled: true}, state, nil
 	}
 	if err != nil {
@@ -230,7 +233,7 @@ func (s *Sandbox) ended(i *instance, j Job, exit slots.Exit, state JobState, err
 	if j.Interpreter.Primed {
 		s.primeMore(i, j.Interpreter)
 	}
-	return i.withLimits(exit), state, nil
+	return i.withLimits(exit, i.oomKills() > j.kills), state, nil
 }
 
 // run gives the process its job and waits for its end.

@@ -28,6 +28,7 @@ const killDeadline = 5 * time.Second
 
 // run executes one command in the instance and waits for it and its output.
 func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
+	kills := i.oomKills()
 	if ctx.Err() != nil {
 		return slots.Exit{}, slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
 	}
@@ -47,7 +48,7 @@ func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
 		return slots.Exit{}, i.translate(err)
 	}
 	exit, err := i.await(ctx, p, streams)
-	if errors.Is(err, holder.ErrGone) && i.oomed() {
+	if errors.Is(err, holder.ErrGone) && i.oomKills() > kills {
 		// Among many small processes the holder was the largest. The command
 		// ended with it, and that is the command's doing.
 		return slots.Exit{Outcome: slots.OutcomeOOMKilled, Code: 128 + int(unix.SIGKILL), Signal: "SIGKILL", OOMKilled: true}, nil
@@ -59,14 +60,14 @@ func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
 	leftover := i.settle(ctx, exit.Alone || c.Background, streams)
 	e := outcome(ctx, exit)
 	e.Leftover = leftover
-	return i.withLimits(e), nil
+	return i.withLimits(e, i.oomKills() > kills), nil
 }
 
 // withLimits adds to an ending what is known of memory and disk. A command that
 // was ended for another reason keeps that as its outcome.
-func (i *instance) withLimits(e slots.Exit) slots.Exit {
+func (i *instance) withLimits(e slots.Exit, oomed bool) slots.Exit {
 	e.DiskFull = i.full()
-	if !i.oomed() {
+	if !oomed {
 		return e
 	}
 	e.OOMKilled = true

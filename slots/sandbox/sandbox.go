@@ -181,7 +181,7 @@ func (s *Sandbox) Run(ctx context.Context, c Command) (slots.Exit, error) {
 	if err != nil {
 		return slots.Exit{}, err
 	}
-	ctx, stop := i.watchDisk(ctx)
+	ctx, stop := i.watchDisk(ctx, aCommand)
 	defer stop()
 	return i.run(ctx, c)
 }
@@ -198,7 +198,7 @@ func (s *Sandbox) Do(ctx context.Context, op string, args, reply any, in io.Read
 	}
 	if in != nil { // it writes
 		var stop func()
-		ctx, stop = i.watchDisk(ctx)
+		ctx, stop = i.watchDisk(ctx, aCommand)
 		defer stop()
 	}
 	err = overDisk(ctx, i.holder.Do(ctx, op, args, reply, in, out))

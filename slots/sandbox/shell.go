@@ -77,8 +77,9 @@ func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (slots.Exit, ShellS
 	if c.Command == "" {
 		return slots.Exit{Outcome: slots.OutcomeExited}, state, nil
 	}
-	ctx, stop := i.watchDisk(ctx)
+	ctx, stop := i.watchDisk(ctx, aCommand)
 	defer stop()
+	kills := i.oomKills()
 	exit, err := sh.run(ctx, c)
 	if err != nil {
 		return slots.Exit{}, state, i.translate(err)
@@ -86,7 +87,7 @@ func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (slots.Exit, ShellS
 	if sh.hasEnded() {
 		state = ShellState{Restarted: true, Note: sh.lastWords()}
 	}
-	return i.withLimits(exit), state, nil
+	return i.withLimits(exit, i.oomKills() > kills), state, nil
 }
 
 func (s *Sandbox) lastShell() *shell {

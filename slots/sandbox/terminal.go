@@ -59,14 +59,17 @@ func (s *Sandbox) Terminal(ctx context.Context, c TerminalCommand) (Terminal, er
 	if err != nil {
 		return nil, err
 	}
+	ctx, stop := i.watchDisk(ctx, aTerminal)
+	kills := i.terminalKills()
 	t, err := i.startTerminal(ctx, c)
 	if _, typed := errors.AsType[*slots.Error](err); err != nil && !typed {
 		err = i.translate(err)
 	}
 	if err != nil {
+		stop()
 		return nil, err
 	}
-	ctx, stop := i.watchDisk(ctx)
+	t.kills = kills
 	ctx, t.hang = context.WithCancelCause(ctx)
 	go func() { // ends with the process, or with ctx
 		defer stop()
@@ -86,7 +89,8 @@ type terminal struct {
 	began  time.Time
 	hang   context.CancelCauseFunc
 
-	session int // the slot's number of it, which nobody else believes; -1: not known
+	kills   int64 // of terminals, when it began
+	session int   // the slot's number of it, which nobody else believes; -1: not known
 
 	over atomic.Bool   // nothing writes to the terminal any more
 	done chan struct{} // closed after end and fault are set
@@ -231,7 +235,7 @@ func (t *terminal) follow(ctx context.Context) {
 		ctx = context.WithoutCancel(ctx) // it has ended by itself
 	}
 	t.end = outcome(ctx, x)
-	t.end = t.in.withLimits(t.end)
+	t.end = t.in.withLimits(t.end, t.in.terminalKills() > t.kills)
 	if !reported && ended && t.err != nil && ctx.Err() == nil {
 		t.fault = t.in.translate(t.err)
 	}

@@ -1,0 +1,95 @@
+package sandbox
+
+import "sync"
+
+// worker is what is at work in an instance.
+type worker int
+
+// A command is whatever answers a call, of a few processes or one file
+// operation. A slot has one at a time, and terminals beside it.
+const (
+	aCommand worker = iota
+	aTerminal
+	workers
+)
+
+// atWork is who is at work in an instance. What is seen of all of it only, its
+// size on disk and the processes that the kernel kills for want of memory, is
+// told of one of them. Nothing tells a command's part from that of a terminal
+// beside it: then it is the command's, which is what most likely runs into a
+// limit, and of which somebody waits to hear.
+type atWork struct {
+	mu            sync.Mutex // guards what follows
+	now           [workers]int
+	commands      int   // so far
+	oomKills      int64 // when somebody last came or went beside a terminal
+	terminalKills int64 // those of them that came while there were terminals only
+
+	disk diskSize // at a command's last look
+}
+
+// enter counts one more until leave is called.
+func (i *instance) enter(w worker) (leave func()) {
+	i.atWork.mu.Lock()
+	defer i.atWork.mu.Unlock()
+	i.countKillsLocked(w)
+	i.atWork.now[w]++
+	if w == aCommand {
+		i.atWork.commands++
+	}
+	return func() {
+		i.atWork.mu.Lock()
+		defer i.atWork.mu.Unlock()
+		i.countKillsLocked(w)
+		i.atWork.now[w]--
+	}
+}
+
+// countKillsLocked tells what was killed since somebody last came or went.
+func (i *instance) countKillsLocked(w worker) {
+	a := &i.atWork
+	if w == aCommand && a.now[aTerminal] == 0 {
+		return // commands alone compare for themselves
+	}
+	n := i.oomKills()
+	if a.now[aCommand] == 0 && a.now[aTerminal] > 0 {
+		a.terminalKills += n - a.oomKills
+	}
+	a.oomKills = n
+}
+
+// oomKills grows with each process of the instance that the kernel kills for
+// want of memory. What cannot be counted is 0: a receipt then lacks a reason,
+// not its result.
+func (i *instance) oomKills() int64 {
+	if i.group == nil {
+		return 0
+	}
+	n, err := i.group.OOMKills()
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// terminalKills grows with those that are terminals'.
+func (i *instance) terminalKills() int64 {
+	i.atWork.mu.Lock()
+	defer i.atWork.mu.Unlock()
+	i.countKillsLocked(aTerminal)
+	return i.atWork.terminalKills
+}
+
+// present is what is at work at one time.
+type present struct {
+	command, terminal bool
+	commands          int      // so far
+	disk              diskSize // at a command's last look
+}
+
+func (i *instance) present() present {
+	i.atWork.mu.Lock()
+	defer i.atWork.mu.Unlock()
+	a := &i.atWork
+	return present{a.now[aCommand] > 0, a.now[aTerminal] > 0, a.commands, a.disk}
+}
