@@ -142,8 +142,9 @@ func newSiege(t *testing.T, set setting, more ...string) *siege {
 	t.Helper()
 	s := &siege{set: set, home: publicDir(t)}
 	s.targets.Secret = fmt.Sprintf("secret%d", time.Now().UnixNano())
-	s.targets.Key = 0x62000000 + os.Getpid()%0x8000<<8 + 2*int(sieges.Add(1)) // the next tenant's is the one after
-	t.Cleanup(func() {                                                        // what weak levels let slots leave
+	// The next tenant has the number after.
+	s.targets.Key = 0x62000000 + os.Getpid()%0x8000<<8 + 2*int(sieges.Add(1))
+	t.Cleanup(func() { // what weak levels let slots leave
 		for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run", "/run/lock"} {
 			left, _ := filepath.Glob(filepath.Join(dir, "berth-hostile-*"+s.targets.Secret+"*"))
 			for _, path := range left {
