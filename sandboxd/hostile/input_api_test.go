@@ -258,7 +258,7 @@ func TestF24MoreCallsThanAQueueHoldsAreRefusedAtOnce(t *testing.T) {
 			calls[i] = call("slot_0", "echo ran >> ran")
 		}
 		calls[0] = call("slot_0", "sleep 300")
-		calls[0].Timeout = api.Seconds(300)
+		calls[0].ExecutionID, calls[0].Timeout = "holder", api.Seconds(300)
 		const held = 1 + 1024 // the one that runs, and those that a queue takes
 		refused := 0
 		for r, err := range a.BatchStream(t.Context(), calls) {
@@ -270,6 +270,8 @@ func TestF24MoreCallsThanAQueueHoldsAreRefusedAtOnce(t *testing.T) {
 				break // the client goes away, and everything that waits with it
 			}
 		}
+		_, _, err := a.Cancel(t.Context(), "holder")
+		require.NoError(t, err)
 		assert.Eventually(t, func() bool { h, err := a.Health(t.Context()); return err == nil && h.Queued == 0 && h.Executing == 0 }, time.Minute, 20*time.Millisecond)
 		ran := a.Bash(t, "slot_0", "wc -l < ran || echo 0", 10).Output
 		var n int
