@@ -19,6 +19,9 @@ import (
 	"berth/slots/sandbox/sandboxtest"
 )
 
+// recovery is how long the promises of 5 s may take where tests share a machine.
+const recovery = 30 * time.Second
+
 // shared is a directory that the slots of a test may write to, which no slot's
 // reset empties.
 func shared(t testing.TB) string {
@@ -87,6 +90,7 @@ func TestAKilledOrchestratorComesBackAndEveryCallHasItsOneResult(t *testing.T) {
 	d.kill()
 	d = spawn(t, dir, args...)
 	t.Logf("ready again %v after its start, with %d calls running", d.took, calls)
+	assert.Less(t, d.took, recovery, "5 s are promised")
 	now.Store(d.instance)
 	open(t, gate)
 	group.Wait()
@@ -190,7 +194,7 @@ func TestSlotsOfAKilledClientAreFreeAndCleanAfterTheirTime(t *testing.T) {
 	require.NoError(t, client.Process.Kill())
 	killed := time.Now()
 	require.Error(t, <-ended)
-	require.Eventually(t, func() bool { return free() == slots }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return free() == slots }, ttl+recovery, 10*time.Millisecond, "the TTL and 5 s are promised")
 	t.Logf("all %d slots are free %v after their client was killed; they were leased for %v", slots, time.Since(killed), ttl)
 	for n := range slots {
 		lease := d.acquire(object{"trajectory": fmt.Sprint("next-", n)})
