@@ -127,7 +127,7 @@ func TestF19OutputOfAnyBytesIsMarkedOrLossless(t *testing.T) {
 // call is a bash call.
 func call(slot, command string) api.Call {
 	args, _ := json.Marshal(map[string]string{"command": command})
-	return api.Call{SlotID: slot, Tool: "bash", Args: args, Timeout: api.Seconds(20)}
+	return api.Call{SlotID: slot, Tool: "bash", Args: args, Timeout: api.Seconds(20 * agenttest.Patience())}
 }
 
 func TestF20WorkingDirectoriesThatCannotBeAreAnError(t *testing.T) {

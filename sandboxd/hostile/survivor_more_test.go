@@ -112,7 +112,7 @@ func clientGoes(t *testing.T, s *stage) {
 	id := fmt.Sprintf("gone-%d", time.Now().UnixNano())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := s.Execute(ctx, api.Call{SlotID: "slot_0", Tool: "bash", Args: json.RawMessage(`{"command":"echo x >> runs; sleep 1.5; echo end"}`), ExecutionID: id, Timeout: api.Seconds(10)})
+		_, err := s.Execute(ctx, api.Call{SlotID: "slot_0", Tool: "bash", Args: json.RawMessage(`{"command":"echo x >> runs; sleep 1.5; echo end"}`), ExecutionID: id, Timeout: api.Seconds(10 * agenttest.Patience())})
 		ended <- err
 	}()
 	runs := func(line string) bool { return strings.HasSuffix(line, `"sleep 1.5 "`) }
@@ -122,7 +122,7 @@ func clientGoes(t *testing.T, s *stage) {
 	// What waits behind it and loses its client never starts.
 	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	_, err := s.Execute(short, api.Call{SlotID: "slot_0", Tool: "bash", Args: json.RawMessage(`{"command":"touch never"}`), Timeout: api.Seconds(10)})
+	_, err := s.Execute(short, api.Call{SlotID: "slot_0", Tool: "bash", Args: json.RawMessage(`{"command":"touch never"}`), Timeout: api.Seconds(10 * agenttest.Patience())})
 	require.Error(t, err)
 	assert.Equal(t, "x", s.Bash(t, "slot_0", "cat runs", 20).Output)
 	assert.False(t, s.Bash(t, "slot_0", "test -e never", 20).Success)
@@ -135,7 +135,7 @@ func clientGoes(t *testing.T, s *stage) {
 
 func sameExecution(t *testing.T, s *stage) {
 	id := fmt.Sprintf("same-%d", time.Now().UnixNano())
-	call := api.Call{SlotID: "slot_0", Tool: "bash", Args: json.RawMessage(`{"command":"echo x >> runs; sleep 0.5; cat runs"}`), ExecutionID: id, Timeout: api.Seconds(10)}
+	call := api.Call{SlotID: "slot_0", Tool: "bash", Args: json.RawMessage(`{"command":"echo x >> runs; sleep 0.5; cat runs"}`), ExecutionID: id, Timeout: api.Seconds(10 * agenttest.Patience())}
 	var all sync.WaitGroup
 	for range 10 {
 		all.Go(func() {
@@ -180,7 +180,7 @@ func (s *stage) batch(t *testing.T, args []map[string]any) []api.Result {
 	for _, a := range args {
 		raw, err := json.Marshal(a)
 		require.NoError(t, err)
-		calls = append(calls, api.Call{SlotID: "slot_0", Tool: "bash", Args: raw, Timeout: api.Seconds(20)})
+		calls = append(calls, api.Call{SlotID: "slot_0", Tool: "bash", Args: raw, Timeout: api.Seconds(20 * agenttest.Patience())})
 	}
 	results, err := s.Batch(t.Context(), calls)
 	require.NoError(t, err)
