@@ -65,8 +65,35 @@ func parameters(text json.RawMessage) (map[string]json.RawMessage, error) {
 	return s.Properties, nil
 }
 
-// maxDepth bounds schemas and values within each other.
-const maxDepth = 64
+// Bounds of a coercion.
+const (
+	maxDepth = 64        // of schemas and values within each other
+	maxSteps = 2_000_000 // a value under a schema is one; a schema of many choices makes many of each value
+)
+
+// coercion is that of one run's arguments.
+type coercion struct {
+	parsed map[*byte]*schema // by where the text begins; nil: it says nothing
+	steps  int
+}
+
+// parse reads a schema once, however many values it is about.
+func (c *coercion) parse(text json.RawMessage) (schema, bool) {
+	if len(text) == 0 {
+		return schema{}, false
+	}
+	s, ok := c.parsed[&text[0]]
+	if !ok {
+		if made, reads := parse(text); reads {
+			s = &made
+		}
+		c.parsed[&text[0]] = s
+	}
+	if s == nil {
+		return schema{}, false
+	}
+	return *s, true
+}
 
 // coerceArgs gives every argument the type that the schema wants, if a text of
 // it can have that. The error names the parameter.
@@ -75,9 +102,10 @@ func coerceArgs(jsonSchema json.RawMessage, args map[string]json.RawMessage) (ma
 	if err != nil {
 		return nil, err
 	}
+	c := &coercion{parsed: map[*byte]*schema{}}
 	out := make(map[string]json.RawMessage, len(args))
 	for name, value := range args {
-		coerced, ok, wanted := coerce(want[name], value, 0)
+		coerced, ok, wanted := c.coerce(want[name], value, 0)
 		if !ok {
 			return nil, slots.Errorf(slots.KindBadRequest, "argument %.80q must be %s", name, wanted)
 		}
@@ -87,36 +115,39 @@ func coerceArgs(jsonSchema json.RawMessage, args map[string]json.RawMessage) (ma
 }
 
 // coerce gives the value a type of the schema. wanted names what it must be.
-func coerce(of, value json.RawMessage, depth int) (out json.RawMessage, ok bool, wanted string) {
-	s, known := parse(of)
+func (c *coercion) coerce(of, value json.RawMessage, depth int) (out json.RawMessage, ok bool, wanted string) {
+	if c.steps++; c.steps > maxSteps {
+		return nil, false, "smaller, or its schema simpler"
+	}
+	s, known := c.parse(of)
 	value = bytes.TrimSpace(value)
 	if !known || depth > maxDepth || string(value) == "null" {
 		return value, true, ""
 	}
 	choices := slices.Concat(s.AnyOf, s.OneOf)
 	if len(s.Type) == 0 && len(choices) > 0 {
-		return coerceChoice(choices, value, depth)
+		return c.coerceChoice(choices, value, depth)
 	}
 	if len(s.Type) == 0 {
 		return value, true, ""
 	}
 	if slices.Contains(s.Type, kindOf(value)) || kindOf(value) == "integer" && slices.Contains(s.Type, "number") {
-		return coerceWithin(s, value, depth) // as it is
+		return c.coerceWithin(s, value, depth) // as it is
 	}
 	for _, t := range s.Type {
 		if made, ok := coerceTo(t, value); ok {
-			return coerceWithin(s, made, depth)
+			return c.coerceWithin(s, made, depth)
 		}
 	}
 	return nil, false, article(s.Type)
 }
 
 // coerceChoice prefers a choice that takes the value as it is.
-func coerceChoice(choices []json.RawMessage, value json.RawMessage, depth int) (json.RawMessage, bool, string) {
+func (c *coercion) coerceChoice(choices []json.RawMessage, value json.RawMessage, depth int) (json.RawMessage, bool, string) {
 	var first json.RawMessage
 	var names []string
 	for _, choice := range choices {
-		made, ok, wanted := coerce(choice, value, depth+1)
+		made, ok, wanted := c.coerce(choice, value, depth+1)
 		if ok && bytes.Equal(made, value) {
 			return value, true, ""
 		}
@@ -131,7 +162,7 @@ func coerceChoice(choices []json.RawMessage, value json.RawMessage, depth int) (
 }
 
 // coerceWithin coerces what an array or object holds.
-func coerceWithin(s schema, value json.RawMessage, depth int) (json.RawMessage, bool, string) {
+func (c *coercion) coerceWithin(s schema, value json.RawMessage, depth int) (json.RawMessage, bool, string) {
 	switch kindOf(value) {
 	case "array":
 		var list []json.RawMessage
@@ -139,7 +170,7 @@ func coerceWithin(s schema, value json.RawMessage, depth int) (json.RawMessage, 
 			return value, true, ""
 		}
 		for i := range list {
-			made, ok, wanted := coerce(s.Items, list[i], depth+1)
+			made, ok, wanted := c.coerce(s.Items, list[i], depth+1)
 			if !ok {
 				return nil, false, "an array of what is " + wanted
 			}
@@ -157,7 +188,7 @@ func coerceWithin(s schema, value json.RawMessage, depth int) (json.RawMessage, 
 			if !there {
 				continue
 			}
-			made, ok, wanted := coerce(of, have, depth+1)
+			made, ok, wanted := c.coerce(of, have, depth+1)
 			if !ok {
 				return nil, false, "an object whose " + name + " is " + wanted
 			}

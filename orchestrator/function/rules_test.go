@@ -98,6 +98,23 @@ func TestWhoAsksForIsolationNeverGetsLess(t *testing.T) {
 	assert.Len(t, local.calls, 2)
 }
 
+// TestALargeSchemaIsReadOnce coerces many values by one schema that takes long
+// to read: a million times it would take hours.
+func TestALargeSchemaIsReadOnce(t *testing.T) {
+	item := `{"type":"integer","description":"` + strings.Repeat("x", 1<<20) + `"}`
+	many := "[" + strings.Repeat(`"7",`, 20_000) + "7]"
+	got, err := coerceArgs(json.RawMessage(`{"properties":{"a":{"type":"array","items":`+item+`}}}`), map[string]json.RawMessage{"a": json.RawMessage(many)})
+	require.NoError(t, err)
+	assert.Equal(t, strings.ReplaceAll(many, `"`, ""), string(got["a"]))
+
+	choices := `{"anyOf":[` + strings.Repeat(`{"type":"object"},`, 10_000) + `{"type":"null"}]}`
+	_, err = coerceArgs(json.RawMessage(`{"properties":{"a":{"type":"array","items":`+choices+`}}}`), map[string]json.RawMessage{"a": json.RawMessage(many)})
+	require.ErrorContains(t, err, `argument "a" must be`)
+	assert.Less(t, len(err.Error()), 1<<20)
+	_, err = coerceArgs(json.RawMessage(`{"properties":{"a":{"type":"array","items":`+strings.Replace(choices, `"null"`, `"integer"`, 1)+`}}}`), map[string]json.RawMessage{"a": json.RawMessage(many)})
+	require.ErrorContains(t, err, "smaller, or its schema simpler")
+}
+
 func TestTheRequirementsFileOfALocalSandboxCounts(t *testing.T) {
 	local := newFleet(1)
 	r, store := runner(t, nil, local)
