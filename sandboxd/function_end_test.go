@@ -128,6 +128,36 @@ func functionEndings(t *testing.T, a *agenttest.Agent) {
 	assert.Equal(t, true, result.Metadata.Details["warm"], "another tool's end spares the server")
 }
 
+// TestATimeoutGrantsNoDelay has a run and a process of it do as much as they can
+// when they are asked to end: they are not asked.
+func TestATimeoutGrantsNoDelay(t *testing.T) {
+	t.Parallel()
+	need.Program(t, "python3")
+	a := best(t, agenttest.Options{})
+	const stubborn = `
+import signal, subprocess, time
+def f():
+    for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(n, lambda *_: print('asked to end', flush=True))
+    subprocess.Popen(['sh', '-c', 'trap "echo asked to end" TERM INT HUP; while :; do sleep 0.1; done'])
+    print('begun', flush=True)
+    while True:
+        time.sleep(0.1)
+`
+	shortest := time.Hour
+	for range 3 { // a machine that has much to do adds to what it takes
+		began := time.Now()
+		e, r := fn{source: stubborn, timeout: 1}.fails(t, a)
+		shortest = min(shortest, time.Since(began))
+		assert.Equal(t, api.FunctionTimeout, e.Kind, "%+v %q", e, r.Stdout)
+		assert.NotContains(t, strings.Join(r.Stdout, ""), "asked to end")
+		if shortest < 4*time.Second {
+			break
+		}
+	}
+	assert.Less(t, shortest, 6*time.Second, "of a timeout of one second")
+}
+
 func TestAFunctionEndsWithAllItsProcesses(t *testing.T) {
 	need.Program(t, "python3")
 	for _, level := range agenttest.Levels(t) {
