@@ -27,6 +27,10 @@ func (i *instance) watchDisk(ctx context.Context, who worker) (_ context.Context
 	if i.host.disk != DiskWatcher {
 		return ctx, leave
 	}
+	if who == aCommand && i.present().terminal {
+		// Since the last command's end a terminal may have written, or tidied up.
+		i.noteDisk(ctx)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -57,11 +61,16 @@ func (i *instance) watchDisk(ctx context.Context, who worker) (_ context.Context
 		}
 		// It went on writing until it was dead: neither the next command nor a
 		// terminal must be held to have grown by that.
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if bytes, files, err := i.usage(last); err == nil {
-			i.grewBeyond(diskSize{bytes, files})
-		}
+		i.noteDisk(context.WithoutCancel(ctx))
+	}
+}
+
+// noteDisk remembers what the instance holds, if that can be told soon.
+func (i *instance) noteDisk(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if bytes, files, err := i.usage(ctx); err == nil {
+		i.grewBeyond(diskSize{bytes, files})
 	}
 }
 
@@ -75,12 +84,13 @@ func (d diskSize) beyond(l slots.Limits, before diskSize) bool {
 
 // diskWatch looks for one command, or for one terminal.
 type diskWatch struct {
-	in     *instance
-	who    worker
-	looked bool
+	in  *instance
+	who worker
 
-	last     diskSize // of a terminal: at its last look
-	commands int      // of a terminal: so many there were by then
+	// Of a terminal:
+	looked   bool
+	last     diskSize // at its last look
+	commands int      // so many there were by then
 }
 
 // look reports whether who is watched has to end. What cannot be looked at has
@@ -94,14 +104,12 @@ func (w *diskWatch) look(ctx context.Context, how func(context.Context) (bytes, 
 	if err != nil {
 		return false
 	}
-	now, first := diskSize{bytes, files}, !w.looked
-	w.looked = true
+	now := diskSize{bytes, files}
 	if w.who == aCommand {
-		// Until now a terminal may have written.
-		grew := w.in.grewBeyond(now)
-		return grew && (!first || !before.terminal)
+		return w.in.grewBeyond(now)
 	}
-	after := w.in.present()
+	first, after := !w.looked, w.in.present()
+	w.looked = true
 	if after.command || after.commands != before.commands {
 		return false
 	}

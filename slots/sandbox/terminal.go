@@ -72,6 +72,7 @@ func (s *Sandbox) Terminal(ctx context.Context, c TerminalCommand) (Terminal, er
 	t.kills = kills
 	ctx, t.hang = context.WithCancelCause(ctx)
 	go func() { // ends with the process, or with ctx
+		defer close(t.done) // who hears of the end is not held to what it wrote
 		defer stop()
 		defer t.hang(nil)
 		t.follow(ctx)
@@ -205,7 +206,6 @@ func (t *terminal) report(ctx context.Context, p []byte) bool {
 
 // follow waits for the end of the process, or brings it about.
 func (t *terminal) follow(ctx context.Context) {
-	defer close(t.done)
 	defer t.status.Close()
 	var b [4]byte
 	reported := t.report(ctx, b[:])
