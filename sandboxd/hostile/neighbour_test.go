@@ -1,9 +1,11 @@
 package hostile_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +18,7 @@ import (
 	"berth/sandboxd/api"
 	"berth/slots"
 	"berth/slots/need"
+	"berth/slots/sandbox/sandboxtest"
 )
 
 // TestHostileX is family X of the catalogue: what one slot can do to another,
@@ -158,6 +161,11 @@ func TestHostileXWithAPrivateRoot(t *testing.T) {
 			private := []string{"--root", "private"}
 			need.Facility(t, "overlay", agenttest.Offers(t, set.level, set.uid, append(private, "--data-dir", publicDir(t))...))
 			s := newSiege(t, set, private...)
+			// The agent's file is in the root: of that the slot may write a copy of its own.
+			agent := sandboxtest.Agent(t)
+			s.targets.Binaries = slices.DeleteFunc(s.targets.Binaries, func(path string) bool { return path == agent })
+			was, err := os.ReadFile(agent)
+			require.NoError(t, err)
 			s.try(t, map[string]string{
 				"A01.signals": "none", "A03.trace": "none", "A05.agent": "none", "A06.tuning": "none", "A07.scheduling": "none", "A12.reach": "none", "A20.tty": "none",
 				"X01.paths": "none", "X01.proc": "none", "X02.hardlink": "none", "X03.signal": "none", "X05.path": "none", "X08.sysv": "none", "X10.keyring": "none",
@@ -170,7 +178,7 @@ func TestHostileXWithAPrivateRoot(t *testing.T) {
 			wrote := s.Bash(t, "slot_0", `
 for f in /etc/`+mark+` /usr/local/bin/`+mark+` /`+mark+` /var/spool/`+mark+` /opt/`+mark+`; do echo '#!/bin/sh' > $f; done
 echo /workspace/evil.so > /etc/ld.so.preload; echo evil > /etc/profile.d/`+mark+`.sh; rm -rf /usr/share/doc; mkdir /usr/share/doc
-echo '`+mark+`' >> /etc/hosts; echo '`+mark+`' >> /etc/passwd
+echo '`+mark+`' >> /etc/hosts; echo '`+mark+`' >> /etc/passwd; rm -f `+agent+`; echo evil > `+agent+`
 ls -d /etc/`+mark+` /usr/local/bin/`+mark, 120)
 			assert.Contains(t, wrote.Output, "/etc/"+mark, "the root is not writable: %s", wrote.Error)
 			seen := `ls -d /etc/` + mark + ` /usr/local/bin/` + mark + ` /` + mark + ` /var/spool/` + mark + ` /opt/` + mark + ` /etc/profile.d/` + mark + `.sh 2>/dev/null; grep -l ` + mark + ` /etc/hosts /etc/passwd; cat /etc/ld.so.preload 2>/dev/null`
@@ -178,6 +186,9 @@ ls -d /etc/`+mark+` /usr/local/bin/`+mark, 120)
 			for _, path := range []string{"/etc/" + mark, "/usr/local/bin/" + mark, "/" + mark, "/etc/ld.so.preload", "/opt/" + mark} {
 				assert.NoFileExists(t, path, "in the container itself")
 			}
+			is, err := os.ReadFile(agent)
+			require.NoError(t, err)
+			assert.True(t, bytes.Equal(was, is), "the agent's file has changed")
 			s.renew(t, "slot_0")
 			assert.Empty(t, strings.TrimSpace(s.Bash(t, "slot_0", seen, 120).Output), "what the next tenant sees")
 			assert.Equal(t, s.Bash(t, "slot_1", "ls /usr/share/doc | wc -l", 120).Output, s.Bash(t, "slot_0", "ls /usr/share/doc | wc -l", 30).Output)
