@@ -18,6 +18,7 @@ type Leases interface {
 	Acquire(ctx context.Context, want pool.Request) (pool.Lease, error)
 	Renew(ctx context.Context, ref pool.Ref, ttl time.Duration) (pool.Lease, error)
 	Release(ctx context.Context, ref pool.Ref, reset bool) (*slots.Receipt, error)
+	Waiting(template string) int // acquires that wait for a free slot
 }
 
 // tenant is whom a slot serves: another one never finds it as the first left
@@ -47,7 +48,8 @@ type warm struct {
 
 	mu      sync.Mutex // guards what is below; nothing is asked under it
 	idle    map[tenant][]*held
-	waiting []*waiter // the one who came first at the beginning
+	waiting []*waiter   // the one who came first at the beginning
+	look    *time.Timer // for others who wait, while there are idle slots
 	closed  bool
 }
 
@@ -73,6 +75,9 @@ const (
 	overtaking = 200 * time.Millisecond // for so long runs of the same tenant go before those who came earlier
 	promising  = 5 * time.Second        // what was released for one who waits reaches him by then, or never
 )
+
+// yielding is how often it is asked who waits beside the runs, while slots rest.
+const yielding = 250 * time.Millisecond
 
 // slack is how much longer a lease lasts than it should be needed: for what is
 // around a run.
@@ -277,27 +282,67 @@ func (w *warm) orAnother(ctx context.Context, h *held, want want) (*held, error)
 
 var errClosed = slots.Errorf(slots.KindDraining, "orchestrator is shutting down")
 
-// evict releases the slot that was idle longest and is of no use to the run:
-// its reset makes room.
+// evict releases a slot that is of no use to the run: its reset makes room.
 func (w *warm) evict(wanted *waiter) {
 	w.mu.Lock()
-	var oldest *held
-	for t, list := range w.idle {
-		if t == wanted.tenant && !wanted.fresh || t.template != wanted.tenant.template {
-			continue
-		}
-		if oldest == nil || list[0].lease.Slot.ExpiresAt.Before(oldest.lease.Slot.ExpiresAt) {
-			oldest = list[0]
-		}
-	}
+	oldest := w.dropOldestLocked(func(t tenant) bool {
+		return t.template == wanted.tenant.template && (t != wanted.tenant || wanted.fresh)
+	})
 	if oldest != nil {
-		w.dropLocked(oldest)
 		wanted.promised = time.Now()
 	}
 	w.mu.Unlock()
 	if oldest != nil {
 		w.release(oldest)
 	}
+}
+
+// yield releases idle slots for those who wait for one of the same pool, and
+// are no runs: they find a full pool, and could wait for as long as slots rest.
+func (w *warm) yield() {
+	wanted := map[string]int{} // by template
+	w.mu.Lock()
+	if w.closed || len(w.idle) == 0 {
+		w.look = nil
+		w.mu.Unlock()
+		return
+	}
+	w.look = time.AfterFunc(yielding, w.yield)
+	for t := range w.idle {
+		wanted[t.template] = 0
+	}
+	w.mu.Unlock()
+	for template := range wanted {
+		wanted[template] = w.leases.Waiting(template)
+	}
+	var out []*held
+	w.mu.Lock()
+	for template, n := range wanted {
+		for range n {
+			if oldest := w.dropOldestLocked(func(t tenant) bool { return t.template == template }); oldest != nil {
+				out = append(out, oldest)
+			}
+		}
+	}
+	w.mu.Unlock()
+	for _, h := range out {
+		w.release(h)
+	}
+}
+
+// dropOldestLocked takes the slot that was idle longest out of those of such
+// tenants. It is nil when they have none.
+func (w *warm) dropOldestLocked(of func(tenant) bool) *held {
+	var oldest *held
+	for t, list := range w.idle {
+		if of(t) && (oldest == nil || list[0].lease.Slot.ExpiresAt.Before(oldest.lease.Slot.ExpiresAt)) {
+			oldest = list[0]
+		}
+	}
+	if oldest != nil {
+		w.dropLocked(oldest)
+	}
+	return oldest
 }
 
 // leaveLocked ends the wait, if it has not ended.
@@ -361,6 +406,9 @@ func (w *warm) put(h *held, well bool) {
 		}
 	})
 	w.idle[h.tenant] = append(w.idle[h.tenant], h)
+	if w.look == nil {
+		w.look = time.AfterFunc(yielding, w.yield)
+	}
 	ref, needed := h.lease.Ref(), h.keep+slack/2
 	short := time.Until(h.lease.Slot.ExpiresAt) < needed
 	if short {

@@ -22,6 +22,7 @@ type oneSlot struct {
 	free    chan struct{} // holds one while the slot is free
 	renewed int
 	fault   error // of the next renewals
+	waiting atomic.Int32
 }
 
 func newOneSlot() *oneSlot {
@@ -52,6 +53,8 @@ func (o *oneSlot) Renew(ctx context.Context, _ pool.Ref, ttl time.Duration) (poo
 	o.renewed++
 	return o.lease(ttl), o.fault
 }
+
+func (o *oneSlot) Waiting(string) int { return int(o.waiting.Load()) }
 
 func (o *oneSlot) Release(context.Context, pool.Ref, bool) (*slots.Receipt, error) {
 	o.free <- struct{}{}
@@ -197,6 +200,30 @@ func TestASlotIsKeptAfterEachUse(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		assert.Len(t, leases.free, 1, "then it is given back")
+	})
+}
+
+func TestASlotAtRestGoesToWhoWaitsInThePool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leases := newOneSlot()
+		w := newWarm(leases, time.Hour)
+		defer w.close()
+		for range 2 { // again and again
+			h, err := w.get(t.Context(), of(time.Second)) // which is to be kept for a minute
+			require.NoError(t, err)
+			leases.waiting.Store(1)
+			time.Sleep(10 * time.Second)
+			assert.Empty(t, leases.free, "it is in use")
+			leases.waiting.Store(0)
+			w.put(h, true)
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			assert.Empty(t, leases.free, "nobody wants it")
+			leases.waiting.Store(1)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			assert.Len(t, leases.free, 1, "somebody does, who is no run")
+		}
 	})
 }
 

@@ -345,6 +345,8 @@ func TestThePoolGrowsWithItsQueueAndShrinksWhenIdle(t *testing.T) {
 		assert.Equal(t, 3, f.started, "never above the maximum")
 		assert.Equal(t, 6, s.Acquired)
 		assert.Equal(t, 2, s.Queue)
+		assert.Equal(t, 2, p.Waiting(s.Template))
+		assert.Zero(t, p.Waiting("nowhere"))
 		held, err := p.List(t.Context(), pool.Filter{})
 		require.NoError(t, err)
 		require.Len(t, held, 6)

@@ -52,6 +52,18 @@ func (p *Pools) Stats() []Stats {
 	return all
 }
 
+// Waiting is how many acquires wait for a free slot of the template's pool; 0
+// where there is none.
+func (p *Pools) Waiting(template string) int {
+	pool, err := p.pool(template)
+	if err != nil {
+		return 0
+	}
+	pool.mu.Lock()
+	defer pool.mu.Unlock()
+	return pool.queue.len()
+}
+
 func (p *pool) stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
