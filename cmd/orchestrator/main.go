@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"runtime"
+	"syscall"
 
 	"berth/orchestrator/strip"
 	"berth/slots/timerslack"
@@ -19,6 +20,9 @@ func main() {
 		os.Exit(strip.Main(os.Args[2])) // a process of the server's, of which nothing is started
 	}
 	if withCommand(os.Args[1:])[0] == "serve" {
+		// Slots of containers on this machine pass through the data directory: a
+		// stricter umask would cost them that.
+		syscall.Umask(0o022)
 		timerslack.RestWatcher()
 		halveParallelism()
 	}

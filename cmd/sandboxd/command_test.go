@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/slots"
+	"berth/slots/need"
 	"berth/slots/sandbox/sandboxtest"
 )
 
@@ -79,6 +81,24 @@ func TestProbeSaysWhatTheMachineGives(t *testing.T) {
 		entries, err := os.ReadDir(dir)
 		assert.True(t, err != nil || len(entries) > 0, "%s was left behind", dir)
 	}
+}
+
+// Service managers start programs with a strict umask.
+func TestAUmaskCostsNoIsolation(t *testing.T) {
+	if os.Geteuid() != 0 {
+		need.Facility(t, "root", errors.New("slots have uids of their own where the agent may give them"))
+	}
+	reached := func(umask string) (got slots.Isolation) {
+		probe := exec.CommandContext(t.Context(), "/bin/sh", "-c", `umask `+umask+` && exec "$@"`, "sh",
+			sandboxtest.Agent(t), "probe", "--json", "--isolation-attempt", "uid+landlock", "--data-dir", sandboxtest.DataDir(t))
+		out, err := probe.Output()
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(out, &struct {
+			Isolation *slots.Isolation `json:"isolation"`
+		}{&got}), "%s", out)
+		return got
+	}
+	assert.Equal(t, reached("022").Level, reached("077").Level)
 }
 
 func TestAServerThatCannotStartTellsItOnce(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"strings"
+	"syscall"
 
 	"berth/slots/holder"
 	"berth/slots/probe"
@@ -18,6 +19,9 @@ import (
 var version = "dev"
 
 func main() {
+	// Directories have the modes that they are made with: slots with users of
+	// their own pass through some, and a stricter umask would cost them that.
+	syscall.Umask(0o022)
 	if len(os.Args) > 1 {
 		// The inner roles come first and touch nothing of the agent's: they
 		// start often and must stay small.

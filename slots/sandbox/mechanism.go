@@ -125,6 +125,10 @@ func (m mechanism) axes(h *Host) slots.Axes {
 	return a
 }
 
+// passable is what slots with users of their own need of the directories above
+// them.
+const passable = "a data directory that others pass through (chmod o+x, and all above it)"
+
 // mend says how to get past a step that the machine refused.
 func mend(stage string, errno syscall.Errno) string {
 	switch {
@@ -133,11 +137,15 @@ func mend(stage string, errno syscall.Errno) string {
 	case stage == "clone" && (errno == unix.ENOSPC || errno == unix.EUSERS):
 		return "raise sysctl user.max_user_namespaces"
 	case stage == "root" && errno == unix.EACCES:
-		return `docker security_opt "apparmor=unconfined", or a profile that allows mount`
+		return `docker security_opt "apparmor=unconfined", or a profile that allows mount; or ` + passable
+	case errno == unix.EACCES && (stage == "landlock" || stage == "become server"):
+		return passable
 	case stage == "root" && errno == unix.EPERM:
 		return "the container masks /proc or denies pivot_root; the next fallback is tried by itself"
 	case stage == "private root":
 		return "a shared root and no home; these need an agent with CAP_SYS_ADMIN and CAP_SYS_PTRACE, and a file system whose ids can be mapped, which a container engine's overlay is not"
+	case stage == "hostname":
+		return "a service manager that lets programs set the name of their own namespace (ProtectHostname=no)"
 	case stage == "ids" || stage == "groups":
 		return "run as root, or with CAP_SETUID and CAP_SETGID"
 	case stage == "landlock":
