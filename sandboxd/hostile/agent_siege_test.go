@@ -70,6 +70,7 @@ type targets struct {
 	Pids       []int    `json:"pids"`
 	Others     []int    `json:"others"`
 	Binaries   []string `json:"binaries"`
+	Scratch    string   `json:"scratch"`
 	Secret     string   `json:"secret"`
 	Files      []string `json:"files"`
 	AgentFiles []string `json:"agent_files"`
@@ -219,6 +220,7 @@ func (s *siege) aim(t *testing.T) {
 		require.NoError(t, os.Chown(private, s.set.uid, s.set.uid))
 	}
 	s.targets.AgentFiles = []string{private, filepath.Join(s.Dir, "token"), filepath.Join(s.Dir, "lock")}
+	s.targets.Scratch = os.TempDir()
 	s.targets.Binaries = []string{filepath.Join(s.Dir, "sandboxes", "view", "agent"), "/run/berth-agent", sandboxtest.Agent(t)}
 	for _, a := range []string{"127.0.0.1:0", "[::]:0"} {
 		ln, err := net.Listen("tcp", a)

@@ -27,6 +27,7 @@ type targets struct {
 	Pids       []int    `json:"pids"`   // of the agent and its spawner
 	Others     []int    `json:"others"` // of the neighbour and its holder
 	Binaries   []string `json:"binaries"`
+	Scratch    string   `json:"scratch"` // where the tests make their directories, which may be anybody's
 	Secret     string   `json:"secret"` // what the neighbour's and the agent's files hold
 	Files      []string `json:"files"`  // of the neighbour
 	AgentFiles []string `json:"agent_files"`
