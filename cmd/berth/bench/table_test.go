@@ -71,7 +71,7 @@ not measured: idle: permission denied; for us
 
 func TestEveryRowHasABarForEachOfItsValues(t *testing.T) {
 	names := map[string]bool{}
-	for _, m := range slices.Concat(measurements(), functionMeasurements(), poolMeasurements()) {
+	for _, m := range slices.Concat(measurements(), functionMeasurements(), toolMeasurements(), poolMeasurements()) {
 		assert.NotEmpty(t, m.must, m.what)
 		if m.aim != nil {
 			assert.Len(t, m.aim, len(m.must), m.what)
@@ -80,5 +80,5 @@ func TestEveryRowHasABarForEachOfItsValues(t *testing.T) {
 		assert.False(t, names[m.what], "%s is there twice", m.what)
 		names[m.what] = true
 	}
-	assert.Len(t, names, 11+4+6)
+	assert.Len(t, names, 11+3+4+6)
 }
