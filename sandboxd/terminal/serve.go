@@ -146,11 +146,10 @@ func (s *served) ping(ctx context.Context, leave context.CancelCauseFunc) {
 			return
 		case <-tick.C:
 		}
-		// While a message is on its way to a slow client there is no place for a
-		// ping, and no need.
-		if !s.writing.TryLock() {
-			continue
-		}
+		// A message that is on its way to a slow client goes first: it has its own
+		// deadline. Behind it a ping has its turn, or a client that reads all the
+		// time, and types nothing, would be taken for gone.
+		s.writing.Lock()
 		err := s.socket.WriteControl(websocket.PingMessage, nil, time.Now().Add(s.silence))
 		s.writing.Unlock()
 		if err != nil {
