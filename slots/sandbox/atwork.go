@@ -1,6 +1,9 @@
 package sandbox
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // worker is what is at work in an instance.
 type worker int
@@ -25,7 +28,10 @@ type atWork struct {
 	oomKills      int64 // when somebody last came or went beside a terminal
 	terminalKills int64 // those of them that came while there were terminals only
 
-	disk diskSize // at a command's last look
+	counted atomic.Int64 // kills, when they could last be counted
+
+	disk    diskSize // at a command's last look
+	diskEnd diskSize // when a command, or a terminal, last ended beside a terminal
 }
 
 // enter counts one more until leave is called.
@@ -59,17 +65,16 @@ func (i *instance) countKillsLocked(w worker) {
 }
 
 // oomKills grows with each process of the instance that the kernel kills for
-// want of memory. What cannot be counted is 0: a receipt then lacks a reason,
-// not its result.
+// want of memory. What cannot be counted now is as much as it was: a receipt
+// then lacks a reason, not its result.
 func (i *instance) oomKills() int64 {
 	if i.group == nil {
 		return 0
 	}
-	n, err := i.group.OOMKills()
-	if err != nil {
-		return 0
+	if n, err := i.group.OOMKills(); err == nil {
+		i.atWork.counted.Store(n)
 	}
-	return n
+	return i.atWork.counted.Load()
 }
 
 // terminalKills grows with those that are terminals'.
@@ -83,13 +88,13 @@ func (i *instance) terminalKills() int64 {
 // present is what is at work at one time.
 type present struct {
 	command, terminal bool
-	commands          int      // so far
-	disk              diskSize // at a command's last look
+	commands          int // so far
+	diskEnd           diskSize
 }
 
 func (i *instance) present() present {
 	i.atWork.mu.Lock()
 	defer i.atWork.mu.Unlock()
 	a := &i.atWork
-	return present{a.now[aCommand] > 0, a.now[aTerminal] > 0, a.commands, a.disk}
+	return present{a.now[aCommand] > 0, a.now[aTerminal] > 0, a.commands, a.diskEnd}
 }

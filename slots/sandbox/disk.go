@@ -28,8 +28,7 @@ func (i *instance) watchDisk(ctx context.Context, who worker) (_ context.Context
 		return ctx, leave
 	}
 	if who == aCommand && i.present().terminal {
-		// Since the last command's end a terminal may have written, or tidied up.
-		i.noteDisk(ctx)
+		i.noteDisk(ctx, (*atWork).beginLocked)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
@@ -59,19 +58,36 @@ func (i *instance) watchDisk(ctx context.Context, who worker) (_ context.Context
 		if !limited && !i.present().terminal {
 			return
 		}
-		// It went on writing until it was dead: neither the next command nor a
-		// terminal must be held to have grown by that.
-		i.noteDisk(context.WithoutCancel(ctx))
+		i.noteDisk(context.WithoutCancel(ctx), func(a *atWork, now diskSize) {
+			a.diskEnd = now
+			if limited {
+				// It went on writing until it was dead: the next command must not be
+				// held to have grown by that.
+				a.disk = now
+			}
+		})
 	}
 }
 
-// noteDisk remembers what the instance holds, if that can be told soon.
-func (i *instance) noteDisk(ctx context.Context) {
+// noteDisk tells what the instance holds, if that can be found out soon.
+func (i *instance) noteDisk(ctx context.Context, to func(a *atWork, now diskSize)) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if bytes, files, err := i.usage(ctx); err == nil {
-		i.grewBeyond(diskSize{bytes, files})
+	bytes, files, err := i.usage(ctx)
+	if err != nil {
+		return
 	}
+	i.atWork.mu.Lock()
+	defer i.atWork.mu.Unlock()
+	to(&i.atWork, diskSize{bytes, files})
+}
+
+// beginLocked has a command answer for what it writes, and for what the one
+// before it wrote unseen, but not for what terminals did between the two.
+func (a *atWork) beginLocked(now diskSize) {
+	theirs := func(disk, end, now int64) int64 { return min(disk+max(0, now-end), now) }
+	a.disk.bytes = theirs(a.disk.bytes, a.diskEnd.bytes, now.bytes)
+	a.disk.files = theirs(a.disk.files, a.diskEnd.files, now.files)
 }
 
 // diskSize is what an instance holds.
@@ -115,7 +131,7 @@ func (w *diskWatch) look(ctx context.Context, how func(context.Context) (bytes, 
 	}
 	last := w.last
 	if after.commands != w.commands {
-		last = after.disk
+		last = after.diskEnd
 	}
 	w.last, w.commands = now, after.commands
 	return !first && now.beyond(w.in.host.config.Limits, last)
