@@ -68,7 +68,7 @@ func parameters(text json.RawMessage) (map[string]json.RawMessage, error) {
 // Bounds of a coercion.
 const (
 	maxDepth = 64        // of schemas and values within each other
-	maxSteps = 2_000_000 // a value under a schema is one; a schema of many choices makes many of each value
+	maxSteps = 2_000_000 // a value under a schema is one, and so are 64 bytes of it, which are read, and each property of a schema
 )
 
 // coercion is that of one run's arguments.
@@ -116,10 +116,10 @@ func coerceArgs(jsonSchema json.RawMessage, args map[string]json.RawMessage) (ma
 
 // coerce gives the value a type of the schema. wanted names what it must be.
 func (c *coercion) coerce(of, value json.RawMessage, depth int) (out json.RawMessage, ok bool, wanted string) {
-	if c.steps++; c.steps > maxSteps {
+	s, known := c.parse(of)
+	if c.steps += 1 + len(value)/64 + len(s.Properties); c.steps > maxSteps {
 		return nil, false, "smaller, or its schema simpler"
 	}
-	s, known := c.parse(of)
 	value = bytes.TrimSpace(value)
 	if !known || depth > maxDepth || string(value) == "null" {
 		return value, true, ""

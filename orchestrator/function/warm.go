@@ -48,8 +48,9 @@ type warm struct {
 
 	mu      sync.Mutex // guards what is below; nothing is asked under it
 	idle    map[tenant][]*held
-	waiting []*waiter   // the one who came first at the beginning
-	look    *time.Timer // for others who wait, while there are idle slots
+	waiting []*waiter      // the one who came first at the beginning
+	look    *time.Timer    // for others who wait, while there are idle slots
+	leaving map[string]int // releases under way, by template
 	closed  bool
 }
 
@@ -65,7 +66,7 @@ type waiter struct {
 func newWarm(leases Leases, wait time.Duration) *warm {
 	ctx, cancel := context.WithCancel(context.Background())
 	ending, end := context.WithCancel(ctx)
-	return &warm{leases: leases, wait: wait, ctx: ctx, cancel: cancel, ending: ending, end: end, idle: map[tenant][]*held{}}
+	return &warm{leases: leases, wait: wait, ctx: ctx, cancel: cancel, ending: ending, end: end, idle: map[tenant][]*held{}, leaving: map[string]int{}}
 }
 
 // Between tenants who wait for the slots of one pool. To give a slot to another
@@ -298,7 +299,8 @@ func (w *warm) evict(wanted *waiter) {
 }
 
 // yield releases idle slots for those who wait for one of the same pool, and
-// are no runs: they find a full pool, and could wait for as long as slots rest.
+// are no runs: they came when it was full, and could wait for as long as slots
+// rest.
 func (w *warm) yield() {
 	wanted := map[string]int{} // by template
 	w.mu.Lock()
@@ -318,7 +320,7 @@ func (w *warm) yield() {
 	var out []*held
 	w.mu.Lock()
 	for template, n := range wanted {
-		for range n {
+		for range w.othersLocked(template, n) {
 			if oldest := w.dropOldestLocked(func(t tenant) bool { return t.template == template }); oldest != nil {
 				out = append(out, oldest)
 			}
@@ -328,6 +330,17 @@ func (w *warm) yield() {
 	for _, h := range out {
 		w.release(h)
 	}
+}
+
+// othersLocked is how many of those who wait for a slot of the pool are no runs,
+// and have none on its way to them.
+func (w *warm) othersLocked(template string, waiting int) int {
+	for _, one := range w.waiting {
+		if one.tenant.template == template {
+			waiting--
+		}
+	}
+	return max(0, waiting-w.leaving[template])
 }
 
 // dropOldestLocked takes the slot that was idle longest out of those of such
@@ -380,7 +393,14 @@ func (w *warm) nextLocked(h *held) (next *waiter, wanted bool) {
 // put gives the slot back after a run. It is kept if it is well and nobody else
 // waits for a slot of its pool.
 func (w *warm) put(h *held, well bool) {
+	waiting := 0
+	if well {
+		waiting = w.leases.Waiting(h.tenant.template)
+	}
 	w.mu.Lock()
+	if w.othersLocked(h.tenant.template, waiting) > 0 {
+		well = false // the pool gives it to who came first, runs among them
+	}
 	if well && !w.closed {
 		next, wanted := w.nextLocked(h)
 		if next != nil {
@@ -459,7 +479,16 @@ func (w *warm) release(h *held) {
 	if w.closed {
 		return // the lease ends by itself, and the container resets the slot
 	}
-	w.tasks.Go(func() { _, _ = w.leases.Release(w.ctx, h.lease.Ref(), true) }) // the pool notes what came of it
+	template := h.tenant.template
+	w.leaving[template]++
+	w.tasks.Go(func() {
+		_, _ = w.leases.Release(w.ctx, h.lease.Ref(), true) // the pool notes what came of it
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.leaving[template]--; w.leaving[template] == 0 {
+			delete(w.leaving, template)
+		}
+	})
 }
 
 // close gives back what is kept.

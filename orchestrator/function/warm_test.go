@@ -56,6 +56,22 @@ func (o *oneSlot) Renew(ctx context.Context, _ pool.Ref, ttl time.Duration) (poo
 
 func (o *oneSlot) Waiting(string) int { return int(o.waiting.Load()) }
 
+// manySlots is Leases of any number of slots, whose reset takes a while.
+type manySlots struct {
+	oneSlot
+	resets atomic.Int32
+}
+
+func (m *manySlots) Acquire(_ context.Context, want pool.Request) (pool.Lease, error) {
+	return m.lease(want.TTL), nil
+}
+
+func (m *manySlots) Release(context.Context, pool.Ref, bool) (*slots.Receipt, error) {
+	m.resets.Add(1)
+	time.Sleep(2 * time.Second)
+	return &slots.Receipt{}, nil
+}
+
 func (o *oneSlot) Release(context.Context, pool.Ref, bool) (*slots.Receipt, error) {
 	o.free <- struct{}{}
 	return &slots.Receipt{}, nil
@@ -223,6 +239,35 @@ func TestASlotAtRestGoesToWhoWaitsInThePool(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			assert.Len(t, leases.free, 1, "somebody does, who is no run")
+		}
+	})
+}
+
+func TestAsManySlotsAreGivenBackAsAreWanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leases := &manySlots{}
+		w := newWarm(leases, time.Hour)
+		defer w.close()
+		var all []*held
+		for range 8 {
+			h, err := w.get(t.Context(), of(time.Second))
+			require.NoError(t, err)
+			all = append(all, h)
+		}
+		for _, h := range all[:4] {
+			w.put(h, true)
+		}
+		leases.waiting.Store(1)
+		time.Sleep(time.Second) // who waits has his slot when its reset is done
+		assert.EqualValues(t, 1, leases.resets.Load(), "one is on its way")
+		leases.waiting.Store(2)
+		w.put(all[4], true)
+		w.put(all[5], true)
+		synctest.Wait()
+		assert.EqualValues(t, 2, leases.resets.Load(), "steady runs keep no slot from who waits, and give no more than that")
+		leases.waiting.Store(0)
+		for _, h := range all[6:] {
+			w.put(h, true)
 		}
 	})
 }
