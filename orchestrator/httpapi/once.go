@@ -38,6 +38,7 @@ type keyed int
 const (
 	keyIgnored keyed = iota // to ask twice is to ask once anyhow
 	keyAnswers              // the answer is kept
+	keyLeases               // so it is, and a lease bears the key
 	keyNames                // it names executions
 )
 
@@ -46,6 +47,7 @@ const (
 	keptFor     = 10 * time.Minute
 	keptAnswers = 10_000
 	keptBytes   = 16 << 20
+	keptBody    = keptBytes / 16 // of one answer: none pushes many others out
 	maxKey      = 255
 )
 
@@ -76,6 +78,7 @@ type kept struct {
 	key   string
 	asked [sha256.Size]byte // of all that it asks for
 	done  chan struct{}     // closed when what is below is there
+	found bool              // without its answer the request is as good as new: a lease bears the key
 	final bool              // the answer is kept
 	at    time.Time
 	lost  int // bytes of its body, when that is not kept any more
@@ -139,9 +142,12 @@ func (a *answers) end(k *kept, final bool) {
 		return
 	}
 	a.order.PushBack(k)
-	if k.body.Len() > 0 {
+	switch n := k.body.Len(); {
+	case n > keptBody:
+		k.lost, k.body = n, bytes.Buffer{}
+	case n > 0:
 		a.whole.PushBack(k)
-		a.bytes += k.body.Len()
+		a.bytes += n
 	}
 	a.forgetLocked(k.at)
 }
@@ -151,6 +157,9 @@ func (a *answers) forgetLocked(now time.Time) {
 		k := a.whole.Front().Value.(*kept) // the list holds nothing else
 		a.dropLocked(k)
 		k.lost, k.body = k.body.Len(), bytes.Buffer{}
+		if k.found && a.byKey[k.key] == k {
+			delete(a.byKey, k.key)
+		}
 	}
 	for e := a.order.Front(); e != nil; e = a.order.Front() {
 		k := e.Value.(*kept) // the list holds nothing else
@@ -161,7 +170,9 @@ func (a *answers) forgetLocked(now time.Time) {
 		if k.body.Len() > 0 {
 			a.dropLocked(k)
 		}
-		delete(a.byKey, k.key)
+		if a.byKey[k.key] == k {
+			delete(a.byKey, k.key)
+		}
 	}
 }
 
@@ -245,6 +256,7 @@ func fingerprint(r *http.Request, body []byte) [sha256.Size]byte {
 func (s *Server) first(c echo.Context, r route, k *kept, body []byte) error {
 	request, response := c.Request(), c.Response()
 	final := false
+	k.found = r.about.key == keyLeases
 	defer func() {
 		c.SetRequest(request)
 		c.SetResponse(response)

@@ -82,7 +82,7 @@ func (s *Server) leaseRoutes() []route {
 	const lease = "/v1/leases/:lease"
 	which := []string{"template", "trajectory", "container", "label"}
 	return []route{
-		{http.MethodPost, "/v1/leases", styleOurs, trainer, s.acquire, about{key: keyAnswers, text: "Lease a slot", body: is[poolapi.LeaseRequest](), answer: is[poolapi.Lease](), status: []int{http.StatusCreated}}},
+		{http.MethodPost, "/v1/leases", styleOurs, trainer, s.acquire, about{key: keyLeases, text: "Lease a slot", body: is[poolapi.LeaseRequest](), answer: is[poolapi.Lease](), status: []int{http.StatusCreated}}},
 		{http.MethodGet, "/v1/leases", styleOurs, trainer, s.listLeases, about{text: "List leases", query: which, answer: is[poolapi.Leases]()}},
 		{http.MethodDelete, "/v1/leases", styleOurs, trainer, s.releaseLeases, about{key: keyAnswers, text: "Release the leases that the query names", query: which, answer: is[poolapi.ReleasedLeases]()}},
 		{http.MethodGet, lease, styleOurs, trainer, s.getLease, about{text: "Look at a lease", answer: is[poolapi.Lease]()}},

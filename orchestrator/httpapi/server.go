@@ -158,7 +158,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 // failures and metrics.
 func (s *Server) handler(r route) echo.HandlerFunc {
 	seen, handle := s.Metrics.route(r.method, r.path), r.handle
-	if r.about.key == keyAnswers {
+	if r.about.key == keyAnswers || r.about.key == keyLeases {
 		handle = s.once(r)
 	}
 	return func(c echo.Context) error {
