@@ -34,6 +34,9 @@ type made struct {
 	Wrong  string `json:"wrong,omitempty"`
 }
 
+// size is what it takes to keep it.
+func (m made) size() int { return len(m.Script) + len(m.Wrong) }
+
 // Main is a process that reads a source from the standard input, as Role says.
 // It returns the exit status.
 func Main(sourceType string) int {
@@ -55,11 +58,15 @@ func Main(sourceType string) int {
 	return 0
 }
 
-// maxErrors of a source are told.
-const maxErrors = 5
+// Of a source so many errors are told, and so many bytes of each: one may quote
+// a name of any length.
+const (
+	maxErrors = 5
+	maxError  = 200
+)
 
-// transform reads the source. What is wrong says where, with the line but
-// without its text.
+// transform reads the source. What is wrong says where, with the number of the
+// line but without its text.
 func transform(sourceType, source string) made {
 	o := api.TransformOptions{
 		Loader: api.LoaderJS, Target: api.ES2022, Format: api.FormatCommonJS, Platform: api.PlatformNode, LogLevel: api.LogLevelSilent,
@@ -80,7 +87,7 @@ func transform(sourceType, source string) made {
 		if e.Location != nil {
 			at = fmt.Sprintf("line %d, column %d: ", e.Location.Line, e.Location.Column)
 		}
-		all = append(all, at+e.Text)
+		all = append(all, at+strings.ToValidUTF8(e.Text[:min(len(e.Text), maxError)], ""))
 	}
 	return made{Wrong: strings.Join(all, "; ")}
 }

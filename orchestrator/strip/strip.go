@@ -32,7 +32,7 @@ type Config struct {
 	// Program, with the arguments Role and a type behind it, has to run Main;
 	// default this process's own.
 	Program []string
-	AtOnce  int           // processes at once; default as many as there are processors
+	AtOnce  int           // processes at once; default as many as there are processors, and 4 at most
 	Time    time.Duration // that a source may take; default 10 seconds, which is the most
 }
 
@@ -59,12 +59,12 @@ func New(c Config) *Stripper {
 	if len(c.Program) == 0 {
 		c.Program = []string{"/proc/self/exe"} // also when its file was replaced
 	}
-	c.AtOnce = cmp.Or(c.AtOnce, runtime.NumCPU())
+	c.AtOnce = cmp.Or(c.AtOnce, min(runtime.NumCPU(), 4))
 	c.Time = min(cmp.Or(c.Time, maxTime), maxTime)
 	return &Stripper{config: c, turns: newTurns(c.AtOnce), byKey: map[[sha256.Size]byte]*list.Element{}}
 }
 
-// Error says what is wrong with a source, without any of its text.
+// Error says what is wrong with a source, and quotes no more of it than a word.
 type Error struct{ Text string }
 
 // Error is the text.
@@ -114,10 +114,10 @@ func (s *Stripper) keep(one *stripped) {
 		return
 	}
 	s.byKey[one.key] = s.order.PushBack(one)
-	s.bytes += len(one.Script)
+	s.bytes += one.size()
 	for s.order.Len() > keptSources || s.bytes > keptBytes && s.order.Len() > 1 {
 		oldest := s.order.Remove(s.order.Front()).(*stripped) // the list holds nothing else
-		s.bytes -= len(oldest.Script)
+		s.bytes -= oldest.size()
 		delete(s.byKey, oldest.key)
 	}
 }

@@ -41,6 +41,11 @@ func TestSourcesBecomeScripts(t *testing.T) {
 	require.True(t, ok, "%v: types are not JavaScript", err)
 	assert.Regexp(t, `^line 1, column 5: `, wrong.Text)
 	assert.NotContains(t, wrong.Text, "number")
+	_, err = s.Strip(t.Context(), "acme", "javascript", "let a "+strings.Repeat("x", 1<<20))
+	require.ErrorContains(t, err, "line 1, column 6: ")
+	assert.Less(t, len(err.Error()), 300, "a name of any length")
+	assert.Less(t, s.bytes, 4096)
+	assert.Greater(t, s.bytes, 200, "what is wrong takes room as well")
 }
 
 // hostile are sources of so many levels of everything that a parser goes into.
