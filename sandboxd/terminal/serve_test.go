@@ -2,6 +2,8 @@ package terminal
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -18,6 +20,7 @@ import (
 
 	"berth/sandboxd/api"
 	"berth/slots"
+	"berth/slots/need"
 )
 
 const (
@@ -108,6 +111,9 @@ func vanish(t *testing.T, conn *websocket.Conn) {
 	require.NoError(t, raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &none[0]})
 	}))
+	if errors.Is(err, unix.EPERM) {
+		need.Facility(t, "root", fmt.Errorf("attach a filter to a socket: %w", err))
+	}
 	require.NoError(t, err)
 }
 
