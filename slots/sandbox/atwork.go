@@ -22,13 +22,13 @@ const (
 // beside it: then it is the command's, which is what most likely runs into a
 // limit, and of which somebody waits to hear.
 type atWork struct {
+	counted atomic.Int64 // kills, when they could last be counted
+
 	mu            sync.Mutex // guards what follows
 	now           [workers]int
 	commands      int   // so far
 	oomKills      int64 // when somebody last came or went beside a terminal
 	terminalKills int64 // those of them that came while there were terminals only
-
-	counted atomic.Int64 // kills, when they could last be counted
 
 	disk    diskSize // at a command's last look
 	diskEnd diskSize // when a command, or a terminal, last ended beside a terminal
