@@ -16,8 +16,18 @@ import (
 	"berth/slots"
 )
 
+// requireEnd waits for the end of a server, which is in order.
+func requireEnd(t *testing.T, ended <-chan error) {
+	t.Helper()
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		require.Fail(t, "it does not end")
+	}
+}
+
 func TestAWaitForASlotDoesNotHoldUpTheStop(t *testing.T) {
-	const patience = time.Minute
 	s, _ := newServerThatWaits(t, Config{DrainTimeout: time.Hour}, time.Hour)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -57,12 +67,7 @@ func TestAWaitForASlotDoesNotHoldUpTheStop(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Pools.Stats()[0].Queue == 2 }, patience, time.Millisecond)
 	stop()
 
-	select {
-	case err := <-ended:
-		require.NoError(t, err)
-	case <-time.After(patience):
-		require.Fail(t, "it does not end")
-	}
+	requireEnd(t, ended)
 	refused := <-lease
 	require.NoError(t, refused.err)
 	assert.Equal(t, http.StatusServiceUnavailable, refused.status, "%s", refused.text)
@@ -93,7 +98,6 @@ func TestAWaitForASlotDoesNotHoldUpTheStop(t *testing.T) {
 }
 
 func TestAWaitForALocalSlotDoesNotHoldUpTheStop(t *testing.T) {
-	const patience = time.Minute
 	made, _ := configured(t)
 	deps, tools := made.Deps, &echoes{began: make(chan struct{}), ended: make(chan struct{})}
 	deps.Metrics, deps.Tools = NewMetrics(), tools
@@ -121,12 +125,7 @@ func TestAWaitForALocalSlotDoesNotHoldUpTheStop(t *testing.T) {
 	}()
 	<-tools.began
 	stop()
-	select {
-	case err := <-ended:
-		require.NoError(t, err)
-	case <-time.After(patience):
-		require.Fail(t, "it does not end")
-	}
+	requireEnd(t, ended)
 	got := <-answered
 	assert.Contains(t, got, "503 ")
 	assert.Contains(t, got, `"draining"`)
