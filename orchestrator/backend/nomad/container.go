@@ -5,8 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -111,25 +109,6 @@ func lastWords(states map[string]*api.TaskState, descriptions ...string) string 
 		}
 	}
 	return "no reason given"
-}
-
-// unplaced are Nomad's reasons not to place an allocation.
-func unplaced(m *api.AllocationMetric) string {
-	var all []string
-	add := func(what string, counts map[string]int) {
-		for name, n := range counts {
-			all = append(all, fmt.Sprintf("%s %q on %d machines", what, name, n))
-		}
-	}
-	add("constraint", m.ConstraintFiltered)
-	add("exhausted", m.DimensionExhausted)
-	for _, quota := range m.QuotaExhausted {
-		all = append(all, fmt.Sprintf("quota limit hit %q", quota))
-	}
-	if m.NodesEvaluated == 0 {
-		all = append(all, "no machine was eligible")
-	}
-	return fmt.Sprintf("%d machines evaluated, %d exhausted: %s", m.NodesEvaluated, m.NodesExhausted, strings.Join(all, ", "))
 }
 
 // tokenOf is the token of the container in an allocation.

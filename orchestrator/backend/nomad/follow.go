@@ -245,7 +245,7 @@ func (p *pool) evaluatedLocked(v *api.Evaluation) {
 		p.floor = -1 // what it has stopped was told before it
 	}
 	if m := v.FailedTGAllocs[jobs.Group]; m != nil {
-		p.unplaced = unplaced(m)
+		p.unplaced = jobs.Unplaced(m)
 	} else if v.Status == api.EvalStatusComplete {
 		p.unplaced = ""
 	}

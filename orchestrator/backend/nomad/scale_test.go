@@ -217,7 +217,7 @@ func TestNoRoomIsSaidInNomadsOwnWords(t *testing.T) {
 		e := slots.AsError(err)
 		assert.Equal(t, slots.KindPoolExhausted, e.Kind, "%v", err)
 		assert.True(t, e.Retryable)
-		assert.Contains(t, e.Message, `exhausted "memory" on 3 machines`)
+		assert.Contains(t, e.Message, `Resources exhausted on 3 nodes, Dimension "memory" exhausted on 3 nodes`)
 	}
 	d.do(func() {
 		d.room = 2

@@ -99,7 +99,7 @@ func TestPlanTellsWhatWouldChangeAndWhy(t *testing.T) {
         - init: "true"
       }
 
-NOT to be placed: group sandboxd, 2 missing: constraint "${attr.kernel.name} = linux" filtered 1 nodes, dimension "memory" exhausted on 2 nodes
+NOT to be placed: Task Group "sandboxd" (failed to place 2 allocations): Constraint "${attr.kernel.name} = linux": 1 nodes excluded by filter, Dimension "memory" exhausted on 2 nodes
 Warnings: mind the gap
 `, out.String())
 
@@ -166,7 +166,7 @@ func TestDeployThatFailsHasNomadsWords(t *testing.T) {
 		"no room": {func(d *double) {
 			d.evaluation = []api.Evaluation{{Status: "blocked", DeploymentID: "deployment", FailedTGAllocs: full}}
 			d.deployments = []api.Deployment{failed}
-		}, "service", []string{"Failed due to", "no nodes were eligible"}},
+		}, "service", []string{"Failed due to", "No nodes were eligible"}},
 		"no decision": {func(d *double) {
 			d.evaluation = []api.Evaluation{{Status: "failed", StatusDescription: "maximum attempts reached"}}
 		}, "service", []string{
@@ -256,7 +256,7 @@ func TestStatusShowsAllocationsAndWhoseTheyAre(t *testing.T) {
 	assert.Equal(t, "aaaa", s.Allocations[0].ID)
 	assert.Equal(t, "t-1", s.Allocations[0].Container)
 	assert.Equal(t, "http://10.0.0.1:8080", s.Allocations[0].URL)
-	assert.Equal(t, []string{`group sandboxd, 1 missing: dimension "cpu" exhausted on 1 nodes`}, s.Unplaced)
+	assert.Equal(t, []string{`Task Group "sandboxd" (failed to place 1 allocation): Dimension "cpu" exhausted on 1 nodes`}, s.Unplaced)
 
 	one, err := o.Find(t.Context(), "berth-t", "t-1")
 	require.NoError(t, err)

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"berth/jobs"
 )
 
 // Config says which Nomad. Empty fields are those of NOMAD_ADDR,
@@ -72,26 +74,16 @@ func lastWords(a *api.AllocationListStub) string {
 	return cmp.Or(failed, last, a.ClientDescription, a.DesiredDescription)
 }
 
-// unplaced are Nomad's reasons not to place allocations of groups, each in a
-// sentence.
+// unplaced are Nomad's reasons not to place allocations of groups, each as
+// Nomad's own commands say it.
 func unplaced(groups map[string]*api.AllocationMetric) []string {
 	var all []string
 	for _, group := range slices.Sorted(maps.Keys(groups)) {
-		m := groups[group]
-		var why []string
-		for _, what := range slices.Sorted(maps.Keys(m.ConstraintFiltered)) {
-			why = append(why, fmt.Sprintf("constraint %q filtered %d nodes", what, m.ConstraintFiltered[what]))
+		missing, plural := 1, ""
+		if m := groups[group]; m != nil && m.CoalescedFailures > 0 {
+			missing, plural = m.CoalescedFailures+1, "s"
 		}
-		for _, what := range slices.Sorted(maps.Keys(m.DimensionExhausted)) {
-			why = append(why, fmt.Sprintf("dimension %q exhausted on %d nodes", what, m.DimensionExhausted[what]))
-		}
-		for _, quota := range m.QuotaExhausted {
-			why = append(why, fmt.Sprintf("quota limit hit %q", quota))
-		}
-		if m.NodesEvaluated == 0 {
-			why = append(why, "no nodes were eligible for evaluation")
-		}
-		all = append(all, fmt.Sprintf("group %s, %d missing: %s", group, m.CoalescedFailures+1, strings.Join(why, ", ")))
+		all = append(all, fmt.Sprintf("Task Group %q (failed to place %d allocation%s): %s", group, missing, plural, jobs.Unplaced(groups[group])))
 	}
 	return all
 }
