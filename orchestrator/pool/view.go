@@ -123,6 +123,12 @@ func (c *container) usable() bool {
 // ended: somebody drains it, or its machine.
 func (c *container) leaving() bool { return c.draining || c.known.Draining }
 
+// ends reports whether its silence is no news: it is being stopped, or about to
+// be, and nobody has a lease there.
+func (c *container) ends() bool {
+	return c.stopping || c.removed || c.draining && c.leased == 0
+}
+
 // shown is the container with what is known here of its end.
 func (c *container) shown() backend.Container {
 	known := c.known

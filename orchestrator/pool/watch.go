@@ -160,7 +160,7 @@ func (p *pool) missed(c *container, cause error) {
 	now := time.Now()
 	c.misses++
 	c.misread = cause
-	first := c.misses >= p.owner.cfg.Misses && !c.silent
+	news := c.misses >= p.owner.cfg.Misses && !c.silent && !c.ends()
 	ended := endings{}
 	if c.misses >= p.owner.cfg.Misses {
 		c.silent = true
@@ -171,7 +171,7 @@ func (p *pool) missed(c *container, cause error) {
 	c.placeLocked()
 	p.mu.Unlock()
 	p.tell(ended)
-	if first {
+	if news {
 		p.owner.cfg.Log.Warn("container does not answer", "container", c.id, "error", cause)
 		p.owner.rescale()
 	}
