@@ -38,11 +38,20 @@ func operator(t jobs.Template) (*operate.Operator, error) {
 	return o, nil
 }
 
-// onNomad is interruptible, and says what to do when no Nomad answers.
+// onNomad is interruptible, says then what goes on, and what to do when no Nomad
+// answers.
 func onNomad(do command) func(*cobra.Command, []string) error {
 	return interruptible(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 		err := do(ctx, cmd, args)
-		if _, told := errors.AsType[*failure](err); !told && operate.Unreachable(err) && !client.Unreachable(err) {
+		_, told := errors.AsType[*failure](err)
+		switch goesOn := errors.Is(err, operate.ErrGoesOn); {
+		case told:
+		case goesOn && ctx.Err() != nil:
+			return &failure{exitInterrupted, fmt.Errorf("interrupted: %w", err)}
+		case !operate.Unreachable(err) || client.Unreachable(err):
+		case goesOn:
+			return &failure{exitUnreachable, err}
+		default:
 			return &failure{exitUnreachable, fmt.Errorf("%w: no Nomad answers there; name one by NOMAD_ADDR", err)}
 		}
 		return err

@@ -19,21 +19,26 @@ func nomadDouble(t *testing.T, answers map[string]any) (asked func() []string) {
 	var mu sync.Mutex
 	var all []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
 		name := r.Method + " " + strings.TrimPrefix(r.URL.Path, "/v1/")
+		mu.Lock()
 		all = append(all, name)
+		mu.Unlock()
 		switch answer := answers[name].(type) {
 		case nil:
 			http.Error(w, "not found", http.StatusNotFound)
 		case int:
 			http.Error(w, "as it was told", answer)
+		case http.Handler:
+			answer.ServeHTTP(w, r)
 		default:
 			w.Header().Set("X-Nomad-Index", "7")
 			_ = json.NewEncoder(w).Encode(answer) // whoever asked may have left
 		}
 	}))
-	t.Cleanup(server.Close)
+	t.Cleanup(func() {
+		server.CloseClientConnections() // queries may wait for long
+		server.Close()
+	})
 	t.Setenv("NOMAD_ADDR", server.URL)
 	return func() []string {
 		mu.Lock()

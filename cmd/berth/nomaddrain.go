@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"berth/jobs"
 	"berth/orchestrator/backend/nomad/operate"
+	"berth/orchestrator/client"
+	"berth/slots"
 )
 
 // emptied is what "nomad drain" prints.
@@ -106,7 +109,10 @@ func (d drainer) container(ctx context.Context, name string, within time.Duratio
 			return emptied{}, err
 		}
 	}
-	return done, d.nomad.Gone(ctx, alloc.ID)
+	if err := d.nomad.Gone(ctx, alloc.ID); err != nil {
+		return emptied{}, fmt.Errorf("%w: %w", err, operate.ErrGoesOn)
+	}
+	return done, nil
 }
 
 // ask has the orchestrator drain a container.
@@ -128,44 +134,113 @@ func (d drainer) ask(ctx context.Context, id string, within time.Duration) (leas
 // machineTime is how long a machine's containers have by default.
 const machineTime = 10 * time.Minute
 
-// machine empties a machine.
+// machine empties a machine. Until Nomad has taken the drain all is undone that
+// was done for it; from then on Nomad has to be told to stop.
 func (d drainer) machine(ctx context.Context, name string, within time.Duration) (emptied, error) {
 	id, on, err := d.nomad.Node(ctx, d.job, name)
 	if err != nil {
 		return emptied{}, err
 	}
 	done := emptied{Node: id, Allocations: []string{}, Containers: []string{}}
-	var problems []error
 	for _, alloc := range on {
 		done.Allocations = append(done.Allocations, alloc.ID)
-		if alloc.Container == "" {
-			continue
+		if alloc.Container != "" {
+			done.Containers = append(done.Containers, alloc.Container)
 		}
-		done.Containers = append(done.Containers, alloc.Container)
-		if err := d.cordon(ctx, alloc.Container); err != nil {
-			problems = append(problems, err)
-			continue
-		}
-		d.progress("container %s gets no new leases", alloc.Container)
 	}
-	if err := errors.Join(problems...); err != nil {
+	cordoned, err := d.cordon(ctx, done.Containers)
+	if err != nil {
 		if !d.force {
-			return emptied{}, fmt.Errorf("%w; --force drains the machine all the same", err)
+			return emptied{}, d.undone(ctx, cordoned, fmt.Errorf("%w; --force drains the machine all the same", err))
 		}
 		d.progress("the orchestrator is left out: %s", err)
 	}
 	if within == 0 {
 		within = machineTime
 	}
-	return done, d.nomad.DrainNode(ctx, id, within, d.progress)
+	index, err := d.nomad.DrainNode(ctx, id, within)
+	if err != nil {
+		return emptied{}, d.undone(ctx, cordoned, err)
+	}
+	err = d.nomad.Drained(ctx, id, index, d.progress)
+	switch {
+	case errors.Is(err, operate.ErrTakenBack):
+		return emptied{}, d.undone(ctx, cordoned, err)
+	case err != nil:
+		mend := []string{"nomad node drain -disable " + id}
+		for _, container := range cordoned {
+			mend = append(mend, "berth cordon --off "+container)
+		}
+		return emptied{}, fmt.Errorf("%w; to have work come again: %s", err, strings.Join(mend, " && "))
+	}
+	return done, nil
 }
 
-func (d drainer) cordon(ctx context.Context, id string) error {
+// cordon keeps new leases away from the containers. It returns those whose
+// leases are to come again when nothing comes of the drain: not those that
+// somebody had cordoned before, and those of which nobody knows.
+func (d drainer) cordon(ctx context.Context, containers []string) (cordoned []string, err error) {
+	if len(containers) == 0 {
+		return nil, nil
+	}
 	c, err := d.client()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer c.Close()
-	_, err = c.Cordon(ctx, id, true)
+	known, err := c.Containers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before := map[string]bool{}
+	for _, one := range known {
+		before[one.ID] = one.State == "cordoned"
+	}
+	var problems []error
+	for _, id := range containers {
+		if before[id] {
+			continue
+		}
+		_, err := c.Cordon(ctx, id, true)
+		if err == nil || client.Unreachable(err) || ctx.Err() != nil {
+			cordoned = append(cordoned, id)
+		}
+		if err != nil {
+			problems = append(problems, fmt.Errorf("cordon %s: %w", id, err))
+			continue
+		}
+		d.progress("container %s gets no new leases", id)
+	}
+	return cordoned, errors.Join(problems...)
+}
+
+// undone lets leases come again to what was cordoned for a drain that is not to
+// be, also after a Ctrl-C. It returns why that is so, and what went wrong.
+func (d drainer) undone(ctx context.Context, cordoned []string, why error) error {
+	if len(cordoned) == 0 {
+		return why
+	}
+	interrupted := ctx.Err() != nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTimeout)
+	defer cancel()
+	c, err := d.client()
+	if err != nil {
+		return errors.Join(why, err)
+	}
+	defer c.Close()
+	all := []error{why}
+	for _, id := range cordoned {
+		_, err := c.Cordon(ctx, id, false)
+		switch {
+		case err == nil:
+			d.progress("container %s gets leases again", id)
+		case slots.AsError(err).Kind != slots.KindNotFound: // else it has ended meanwhile
+			all = append(all, fmt.Errorf("container %s may get no new leases: %w; \"berth cordon --off %s\" lets them come", id, err, id))
+		}
+	}
+	err = errors.Join(all...)
+	if interrupted && len(all) > 1 {
+		return &failure{exitInterrupted, fmt.Errorf("interrupted: %w", err)}
+	}
 	return err
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,17 +42,52 @@ func TestBerthEmptiesAMachineAndWaitsForItsLeases(t *testing.T) {
 	}
 	require.Equal(t, there, held.Container)
 
-	cmd := exec.CommandContext(t.Context(), program(t, "berth"), "nomad", "drain", "--node", b.Name, "--within", "5m")
-	cmd.Env = append(a.Command().Env, "BERTH_URL="+o.url)
+	berth := func(words ...string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), program(t, "berth"), words...)
+		cmd.Env = append(a.Command().Env, "BERTH_URL="+o.url)
+		return cmd
+	}
+	drain := func(out, said *bytes.Buffer) (cmd *exec.Cmd, ended chan error) {
+		cmd = berth("nomad", "drain", "--node", b.Name, "--within", "5m")
+		cmd.Stdout, cmd.Stderr = out, said
+		require.NoError(t, cmd.Start())
+		ended = make(chan error, 1)
+		go func() { ended <- cmd.Wait() }() // waited for below
+		require.Eventually(t, func() bool {
+			node, _, err := a.Client.Nodes().Info(b.NodeID(), nil)
+			return err == nil && node.SchedulingEligibility == api.NodeSchedulingIneligible
+		}, patience, 50*time.Millisecond)
+		return cmd, ended
+	}
+
+	// One that is interrupted goes on, and says how it is taken back.
 	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
-	require.NoError(t, cmd.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // waited for below
-	require.Eventually(t, func() bool {
-		node, _, err := a.Client.Nodes().Info(b.NodeID(), nil)
-		return err == nil && node.SchedulingEligibility == api.NodeSchedulingIneligible
-	}, patience, 50*time.Millisecond)
+	cmd, ended := drain(&out, &said)
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		require.Fail(t, "it does not end", "%s %s", &out, &said)
+	}
+	assert.Equal(t, 130, cmd.ProcessState.ExitCode(), "%s", &said)
+	_, mend, found := strings.Cut(said.String(), "to have work come again: ")
+	require.True(t, found, "%s", &said)
+	for command := range strings.SplitSeq(strings.TrimSpace(mend), " && ") {
+		words := strings.Fields(command)
+		cmd := a.Command(words[1:]...)
+		if words[0] == "berth" {
+			cmd = berth(words[1:]...)
+		}
+		text, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s: %s", command, text)
+	}
+	node, _, err := a.Client.Nodes().Info(b.NodeID(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, api.NodeSchedulingEligible, node.SchedulingEligibility, "work comes again")
+
+	out.Reset()
+	said.Reset()
+	_, ended = drain(&out, &said)
 	select {
 	case err := <-ended:
 		require.Fail(t, "it did not wait for the lease", "%v %s %s", err, &out, &said)
@@ -73,7 +110,7 @@ func TestBerthEmptiesAMachineAndWaitsForItsLeases(t *testing.T) {
 		Node       string
 	}
 	require.NoError(t, json.Unmarshal(out.Bytes(), &told), "%s", &out)
-	assert.Equal(t, []string{there}, told.Containers)
+	assert.Contains(t, told.Containers, there, "what was told to leave does, but not before its leases end")
 	assert.Equal(t, b.NodeID(), told.Node)
 	o.settled(t, 2, there)
 	for _, one := range allocations(t, a) {

@@ -262,10 +262,10 @@ func (d *Deployed) failed(what string) error {
 func (o *Operator) lost(ctx context.Context, d *Deployed, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		// Nomad goes on; what it knows so far may tell why it takes so long.
-		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 		defer cancel()
 		d.Failures = o.failures(look, d)
-		return fmt.Errorf("%w (Nomad goes on with it: %w)", d.failed("not healthy yet"), cause)
+		return fmt.Errorf("%w: %w: %w", d.failed("not healthy yet"), cause, ErrGoesOn)
 	}
-	return fmt.Errorf("follow job %s: %w", d.Job, err)
+	return fmt.Errorf("follow job %s: %w: %w", d.Job, err, ErrGoesOn)
 }

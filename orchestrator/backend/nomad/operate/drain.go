@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -95,23 +96,54 @@ func (o *Operator) Node(ctx context.Context, job, name string) (id string, on []
 	return id, on, err
 }
 
-// DrainNode has Nomad move everything off the machine within the time, keep
-// new work away from it, and follows that to its end.
-func (o *Operator) DrainNode(ctx context.Context, id string, within time.Duration, progress Progress) error {
+// DrainNode has Nomad move everything off the machine within the time, and keep
+// new work away from it. Drained follows that, from the index. After an error
+// the machine is not drained, unless no Nomad can be asked any more.
+func (o *Operator) DrainNode(ctx context.Context, id string, within time.Duration) (index uint64, err error) {
 	answer, err := o.client.Nodes().UpdateDrainOpts(id, &api.DrainOptions{
 		DrainSpec: &api.DrainSpec{Deadline: within}, Meta: map[string]string{"message": "berth nomad drain"},
 	}, new(api.WriteOptions).WithContext(ctx))
-	if err != nil {
-		return fmt.Errorf("drain node %.8s: %w", id, err)
+	if err == nil {
+		return answer.LastIndex, nil
 	}
-	for m := range o.client.Nodes().MonitorDrain(ctx, id, answer.LastIndex, false) {
+	if _, answered := errors.AsType[api.UnexpectedResponseError](err); !answered && o.drains(ctx, id) {
+		return 0, nil // only the answer was lost
+	}
+	return 0, fmt.Errorf("drain node %.8s: %w", id, err)
+}
+
+// drains reports whether the machine is being drained, also when ctx has ended.
+func (o *Operator) drains(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+	node, _, err := o.client.Nodes().Info(id, new(api.QueryOptions).WithContext(ctx))
+	return err == nil && node.DrainStrategy != nil
+}
+
+// afterwards bounds what is asked when the caller waits no longer.
+const afterwards = 5 * time.Second
+
+// ErrTakenBack is that somebody has ended a drain before it was done.
+var ErrTakenBack = errors.New("somebody has taken the drain back")
+
+// Drained waits until all has left the machine. The error is ErrTakenBack, or
+// ErrGoesOn when it is not followed to its end.
+func (o *Operator) Drained(ctx context.Context, id string, index uint64, progress Progress) error {
+	for m := range o.client.Nodes().MonitorDrain(ctx, id, index, false) {
 		if m.Level == api.MonitorMsgLevelError {
-			return fmt.Errorf("follow drain of node %.8s: %s", id, m.Message)
+			return fmt.Errorf("follow drain of node %.8s: %s: %w", id, m.Message, ErrGoesOn)
 		}
 		progress("%s", m.Message)
+		if m.Level != api.MonitorMsgLevelInfo { // else the drain may have ended
+			continue
+		}
+		node, _, err := o.client.Nodes().Info(id, new(api.QueryOptions).WithContext(ctx))
+		if err == nil && node.DrainStrategy == nil && node.LastDrain != nil && node.LastDrain.Status == api.DrainStatusCanceled {
+			return fmt.Errorf("follow drain of node %.8s: %w", id, ErrTakenBack)
+		}
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("follow drain of node %.8s: %w (Nomad goes on with it)", id, context.Cause(ctx))
+		return fmt.Errorf("follow drain of node %.8s: %w: %w", id, context.Cause(ctx), ErrGoesOn)
 	}
 	return nil
 }

@@ -224,7 +224,7 @@ func TestDeployThatTakesTooLongTellsHowFarItIs(t *testing.T) {
 		}
 	})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "Nomad goes on with it")
+	require.ErrorIs(t, err, operate.ErrGoesOn)
 }
 
 func TestStatusShowsAllocationsAndWhoseTheyAre(t *testing.T) {

@@ -46,6 +46,10 @@ func (o *Operator) Close() { o.client.Close() }
 // Progress is told of each step, in a sentence for people.
 type Progress func(format string, args ...any)
 
+// ErrGoesOn is that what was asked for is done all the same, though nobody waits
+// for its end any more.
+var ErrGoesOn = errors.New("it goes on all the same")
+
 // Unreachable reports whether the error is that no Nomad answered at all.
 func Unreachable(err error) bool {
 	_, answered := errors.AsType[api.UnexpectedResponseError](err)
