@@ -3,7 +3,6 @@ package jobs
 import (
 	"fmt"
 	"maps"
-	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -36,7 +35,7 @@ func SandboxdFile(t Template) (File, error) {
 			"",
 			"Its secret is a variable of Nomad that the tasks of the job may read:",
 			"",
-			"  nomad var put " + VariablePath(t.Job) + " token=$(openssl rand -hex 32) env=''",
+			"  nomad var put " + inNamespace(t) + VariablePath(t.Job) + " token=$(openssl rand -hex 32) env=''",
 		},
 		Comments: map[string]string{
 			"group.update":              "One container of a new version goes first; it is taken back when it does\nnot get well.",
@@ -68,92 +67,6 @@ func SandboxdFile(t Template) (File, error) {
 	return f, err
 }
 
-// OrchestratorFile is the job of the control plane for people, of the template
-// that its pool has.
-func OrchestratorFile(t Template) (File, error) {
-	job, err := Orchestrator(t)
-	image := Variable{"image", "group.task.config.image", "image that holds orchestrator"}
-	if t.Driver != Docker && t.Driver != "" {
-		image = Variable{"orchestrator", "group.task.config.command", "program on the client's disk"}
-	}
-	return File{
-		Job: job,
-		About: []string{
-			"The orchestrator. It reaches Nomad by the socket that every task has, with the",
-			"identity of this job, which needs a policy:",
-			"",
-			"  nomad acl policy apply -namespace default -job berth-orchestrator berth jobs/orchestrator.policy.hcl",
-			"  nomad var put nomad/jobs/berth-orchestrator token=$(openssl rand -hex 32)",
-		},
-		Comments: map[string]string{
-			"group.task.template": "The token of trainers.",
-			"group.task.identity": "What the policy is given to.",
-			"group.task.service":  "The task's, not the group's: see the job of a pool.",
-		},
-		Variables: []Variable{image},
-	}, err
-}
-
-// ordinary is the user and group that the image of the orchestrator runs as.
-const ordinary = 65532
-
-// Orchestrator makes the job of the control plane for a pool of the template.
-func Orchestrator(t Template) (*api.Job, error) {
-	t, err := t.withDefaults()
-	if err != nil {
-		return nil, fmt.Errorf("make job of orchestrator: %w", err)
-	}
-	t.Args = nil // they are sandboxd's
-	const id, name = "berth-orchestrator", "orchestrator"
-	job := blank(id, "service", t)
-	one := &api.Task{
-		Name: name, Driver: string(t.Driver), KillTimeout: new(t.Drain), KillSignal: "SIGTERM", ShutdownDelay: shutdownDelay,
-		Services: []*api.Service{service(id)}, // see task
-		Env: map[string]string{
-			"NOMAD_ADDR":               "unix://${NOMAD_SECRETS_DIR}/api.sock",
-			"ORCHESTRATOR_BACKEND":     "nomad",
-			"ORCHESTRATOR_NOMAD_IMAGE": t.Image,
-			"ORCHESTRATOR_SLOTS":       strconv.Itoa(t.Slots),
-			"ORCHESTRATOR_LISTEN":      "0.0.0.0:${NOMAD_PORT_http}",
-			"ORCHESTRATOR_TOKEN_FILE":  "${NOMAD_SECRETS_DIR}/token",
-			"ORCHESTRATOR_DATA_DIR":    "${NOMAD_ALLOC_DIR}/data",
-			"ORCHESTRATOR_LOG_JSON":    "true",
-		},
-		Config:     config(t),
-		Identities: []*api.WorkloadIdentity{{Name: "default", Env: true}},
-		Templates: []*api.Template{{
-			DestPath:     new("secrets/token"),
-			EmbeddedTmpl: new(fmt.Sprintf("{{ with nomadVar %q }}{{ .%s }}{{ end }}", VariablePath(id), Secret)),
-			ChangeMode:   new("restart"), Perms: new("0600"),
-		}},
-		Resources: &api.Resources{CPU: new(500), MemoryMB: new(256)},
-	}
-	if t.Driver != Docker {
-		one.Config = map[string]any{"command": "/usr/local/bin/orchestrator", "args": []string{"serve"}}
-		one.Env["ORCHESTRATOR_NOMAD_DRIVER"], one.Env["ORCHESTRATOR_SANDBOXD"] = string(t.Driver), t.Command
-		delete(one.Env, "ORCHESTRATOR_NOMAD_IMAGE")
-	} else {
-		one.Config["image"] = "berth/orchestrator:local"
-		one.Templates[0].Uid, one.Templates[0].Gid = new(ordinary), new(ordinary)
-		one.Config["security_opt"] = []string{"no-new-privileges"}
-		one.Config["cap_drop"] = []string{"all"}
-		delete(one.Config, "runtime")
-	}
-	job.TaskGroups = []*api.TaskGroup{{
-		Name: new(name), Count: new(1),
-		Networks:         []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: Port}}}},
-		RestartPolicy:    &api.RestartPolicy{Attempts: new(3), Interval: new(5 * time.Minute), Delay: new(2 * time.Second), Mode: new("fail")},
-		ReschedulePolicy: &api.ReschedulePolicy{Delay: new(5 * time.Second), DelayFunction: new("exponential"), MaxDelay: new(5 * time.Minute), Unlimited: new(true)},
-		Update: &api.UpdateStrategy{
-			MaxParallel: new(1), Canary: new(1), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second),
-			HealthyDeadline: new(3 * time.Minute), ProgressDeadline: new(10 * time.Minute), AutoRevert: new(true), AutoPromote: new(true),
-		},
-		Constraints: []*api.Constraint{{LTarget: "${attr.kernel.name}", Operand: "=", RTarget: "linux"}},
-		Tasks:       []*api.Task{one},
-	}}
-	return job, nil
-}
-
 // PrepullFile is a job that has every machine fetch the image of the template
 // before a pool needs it.
 func PrepullFile(t Template) (File, error) {
@@ -167,12 +80,12 @@ func PrepullFile(t Template) (File, error) {
 
 // Prepull makes the job that has every machine fetch the image of the template.
 func Prepull(t Template) (*api.Job, error) {
-	t, err := t.withDefaults()
+	t, err := t.Complete()
 	t.Driver = Docker
 	if err != nil {
 		return nil, fmt.Errorf("make job that fetches the image: %w", err)
 	}
-	job := blank("berth-prepull", "sysbatch", t)
+	job := blank(PrepullJob, "sysbatch", t)
 	settings := maps.Clone(config(t))
 	settings["args"] = []string{"version"}
 	for _, name := range []string{"ports", "runtime", "security_opt", "pids_limit", "init", "mount"} {

@@ -25,10 +25,10 @@ import (
 
 // templates are one for each driver, with everything said that can be said.
 func templates() map[string]jobs.Template {
-	out := map[string]jobs.Template{"least": {Job: "p"}}
+	out := map[string]jobs.Template{"least": {Job: "berth-p"}}
 	for _, driver := range jobs.Drivers() {
 		out[string(driver)] = jobs.Template{
-			Job: "pool-" + string(driver), Namespace: "ml", Region: "eu", Datacenters: []string{"a", "b"}, NodePool: "gpu", Priority: 70,
+			Job: "berth-" + string(driver), Namespace: "ml", Region: "eu", Datacenters: []string{"a", "b"}, NodePool: "gpu", Priority: 70,
 			Driver: driver, Image: "example/sandboxd:1", Runtime: "runsc", Seccomp: "/s.json", Command: "/opt/sandboxd",
 			Args: []string{"--shm", "1GiB"}, Writable: true, Count: 3, Slots: 5, Isolation: "ns,net=loopback-only", NoNetwork: true,
 			Longest: 90 * time.Second, Drain: 25 * time.Second, SlotMemory: 1 << 30, SlotPids: 100, SlotCPUs: 0.5, SlotDisk: 1 << 31,

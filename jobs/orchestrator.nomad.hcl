@@ -10,13 +10,19 @@ variable "image" {
   description = "image that holds orchestrator"
 }
 
+variable "orchestrators" {
+  type        = number
+  default     = 1
+  description = "how many serve the pool side by side; all calls of a trajectory go to the same one, and each has a configuration of function tools of its own, in its allocation's directory: what one is told the others do not know"
+}
+
 job "berth-orchestrator" {
   name        = "berth-orchestrator"
   type        = "service"
   datacenters = ["*"]
 
   group "orchestrator" {
-    count = 1
+    count = var.orchestrators
 
     constraint {
       attribute = "${attr.kernel.name}"
@@ -26,7 +32,7 @@ job "berth-orchestrator" {
 
     task "orchestrator" {
       driver         = "docker"
-      kill_timeout   = "25s"
+      kill_timeout   = "30s"
       shutdown_delay = "2s"
       kill_signal    = "SIGTERM"
 
@@ -51,15 +57,30 @@ job "berth-orchestrator" {
         }
       }
 
+      # What begins with ORCHESTRATOR_ is a flag of orchestrator serve. The pool's job
+      # is made of these, in the namespace of this job.
       env {
-        NOMAD_ADDR               = "unix://${NOMAD_SECRETS_DIR}/api.sock"
-        ORCHESTRATOR_BACKEND     = "nomad"
-        ORCHESTRATOR_DATA_DIR    = "${NOMAD_ALLOC_DIR}/data"
-        ORCHESTRATOR_LISTEN      = "0.0.0.0:${NOMAD_PORT_http}"
-        ORCHESTRATOR_LOG_JSON    = "true"
-        ORCHESTRATOR_NOMAD_IMAGE = "berth/sandboxd:local"
-        ORCHESTRATOR_SLOTS       = "8"
-        ORCHESTRATOR_TOKEN_FILE  = "${NOMAD_SECRETS_DIR}/token"
+        NOMAD_ADDR                    = "unix://${NOMAD_SECRETS_DIR}/api.sock"
+        ORCHESTRATOR_BACKEND          = "nomad"
+        ORCHESTRATOR_CONTAINERS       = "2"
+        ORCHESTRATOR_DATA_DIR         = "${NOMAD_ALLOC_DIR}/data"
+        ORCHESTRATOR_DRAIN_TIMEOUT    = "25s"
+        ORCHESTRATOR_LISTEN           = "0.0.0.0:${NOMAD_PORT_http}"
+        ORCHESTRATOR_LOG_JSON         = "true"
+        ORCHESTRATOR_MAX_TIMEOUT      = "3600s"
+        ORCHESTRATOR_NETWORK          = "on"
+        ORCHESTRATOR_NOMAD_CPU        = "1000"
+        ORCHESTRATOR_NOMAD_DATACENTER = "*"
+        ORCHESTRATOR_NOMAD_DISK       = "2048"
+        ORCHESTRATOR_NOMAD_DRAIN      = "25s"
+        ORCHESTRATOR_NOMAD_DRIVER     = "docker"
+        ORCHESTRATOR_NOMAD_IMAGE      = "berth/sandboxd:local"
+        ORCHESTRATOR_NOMAD_MEMORY     = "1024"
+        ORCHESTRATOR_NOMAD_SECCOMP    = "/etc/berth/seccomp-slots.json"
+        ORCHESTRATOR_PIDS             = "512"
+        ORCHESTRATOR_SLOTS            = "8"
+        ORCHESTRATOR_TEMPLATE         = "default"
+        ORCHESTRATOR_TOKEN_FILE       = "${NOMAD_SECRETS_DIR}/token"
       }
 
       # The task's, not the group's: see the job of a pool.
@@ -112,6 +133,12 @@ job "berth-orchestrator" {
       }
     }
 
+    # One machine that is lost takes one of several along.
+    spread {
+      attribute = "${node.unique.id}"
+      weight    = 100
+    }
+
     restart {
       interval = "5m"
       attempts = 3
@@ -135,6 +162,13 @@ job "berth-orchestrator" {
       canary            = 1
       auto_revert       = true
       auto_promote      = true
+    }
+
+    migrate {
+      max_parallel     = 1
+      health_check     = "checks"
+      min_healthy_time = "3s"
+      healthy_deadline = "3m"
     }
 
     network {

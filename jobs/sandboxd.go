@@ -19,7 +19,7 @@ func VariablePath(job string) string { return "nomad/jobs/" + job }
 
 // Sandboxd makes the job of a pool.
 func Sandboxd(t Template) (*api.Job, error) {
-	t, err := t.withDefaults()
+	t, err := t.Complete()
 	if err != nil {
 		return nil, fmt.Errorf("make job of pool: %w", err)
 	}

@@ -78,12 +78,22 @@ type Template struct {
 	Meta map[string]string // more of it
 }
 
+// Slots of a container, and processes of a slot, where none are said.
+const (
+	defaultSlots = 8
+	defaultPids  = 512
+)
+
 var jobPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
-// withDefaults checks the template and fills it in.
-func (t Template) withDefaults() (Template, error) {
+// Complete is the template with its defaults filled in. The error is that it
+// makes no job.
+func (t Template) Complete() (Template, error) {
 	if !jobPattern.MatchString(t.Job) {
 		return t, fmt.Errorf("job %.80q: want 1 to 63 letters, digits, - and _", t.Job)
+	}
+	if t.Job == OrchestratorJob || t.Job == PrepullJob {
+		return t, fmt.Errorf("job %s: it is no pool's", t.Job)
 	}
 	or(&t.Driver, Docker)
 	switch t.Driver {
@@ -94,14 +104,16 @@ func (t Template) withDefaults() (Template, error) {
 	or(&t.Image, "berth/sandboxd:local")
 	or(&t.Seccomp, "/etc/berth/seccomp-slots.json")
 	or(&t.Command, "/usr/local/bin/sandboxd")
-	or(&t.Slots, 8)
+	or(&t.Slots, defaultSlots)
 	or(&t.Longest, time.Hour)
 	or(&t.Drain, defaultDrain)
-	or(&t.SlotPids, 512)
+	or(&t.SlotPids, defaultPids)
 	or(&t.MemoryMB, 1024)
 	or(&t.DiskMB, 2048)
 	if t.Cores == 0 {
 		or(&t.CPU, 1000)
+	} else {
+		t.CPU = 0 // cores are what counts
 	}
 	if len(t.Datacenters) == 0 {
 		t.Datacenters = []string{"*"}

@@ -43,6 +43,9 @@ func nomadSettings(flags *flag.FlagSet, c *nomad.Config) {
 	add(flags, integer{&t.MemoryMB, 1, 1 << 24}, "nomad-memory", "1024", "MB of memory of each container")
 	add(flags, integer{&t.MemoryMaxMB, 0, 1 << 24}, "nomad-memory-max", "0", "MB that it may use while the machine has them to spare, where the scheduler allows memory oversubscription; 0: no more than --nomad-memory")
 	add(flags, integer{&t.DiskMB, 10, 1 << 24}, "nomad-disk", "2048", "MB of disk of each container")
+	add(flags, integer{&t.Priority, 0, 1<<15 - 1}, "nomad-priority", "0", "priority of the jobs; 0: Nomad's default")
+	add(flags, duration{&t.Drain}, "nomad-drain", "25s", "how long a container that is stopped serves its leases; above 25s clients need a higher max_kill_timeout")
+	flags.BoolVar(&t.Writable, "nomad-writable", false, "the image's files may be written to")
 	add(flags, duration{&c.LockTTL}, "nomad-lock-ttl", nomad.DefaultLockTTL.String(), "how long one of several orchestrators may scale a job without hearing from Nomad; when it dies another one does after twice that and --nomad-lock-delay")
 	add(flags, duration{&c.LockDelay}, "nomad-lock-delay", "1s", "how long nobody scales a job after its lock has ended by itself")
 	flags.StringVar(&c.Name, "nomad-name", "", "what this orchestrator is called beside others; without it by its host and process")
@@ -56,7 +59,7 @@ func (c *Config) checkNomad() error {
 	}
 	for _, t := range c.Templates {
 		spec := t.Spec(t.Name + "-0")
-		if err := c.nomad().Check(spec); err != nil {
+		if _, err := c.nomad().Template(spec); err != nil {
 			return fmt.Errorf("template %q: %w", t.Name, err)
 		}
 	}

@@ -3,7 +3,10 @@ package orchestrator
 import (
 	"net/http"
 	"net/http/httptest"
+	"reflect"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/assert"
@@ -26,6 +29,7 @@ func TestTheJobsOfNomadAreMadeOfTheSettings(t *testing.T) {
 	want := jobs.Template{
 		Driver: jobs.Exec, Command: "/opt/sandboxd", Args: []string{"--shm=1GiB"}, Datacenters: []string{"a", "b"}, NodePool: "gpu",
 		Cores: 4, CPU: 1000, MemoryMB: 3000, DiskMB: 2048, Image: "berth/sandboxd:local", Seccomp: "/etc/berth/seccomp-slots.json",
+		Drain: 25 * time.Second,
 	}
 	assert.Equal(t, want, n.Job)
 	assert.False(t, n.Purge)
@@ -63,4 +67,76 @@ func TestANomadThatRefusesStopsTheStart(t *testing.T) {
 	_, err = Open(t.Context(), c, "test", hclog.NewNullLogger())
 	require.ErrorContains(t, err, "Permission denied")
 	assert.NotContains(t, err.Error(), "s3cret")
+}
+
+// poolOf is the job that an orchestrator registers that is started as the job
+// of the template says. Nomad itself tells it its namespace and region.
+func poolOf(t *testing.T, of jobs.Template) jobs.Template {
+	t.Helper()
+	job, err := jobs.Orchestrator(of)
+	require.NoError(t, err)
+	t.Setenv("NOMAD_NAMESPACE", of.Namespace)
+	t.Setenv("NOMAD_REGION", of.Region)
+	var environ []string
+	for name, value := range job.TaskGroups[0].Tasks[0].Env {
+		environ = append(environ, name+"="+value)
+	}
+	c, err := parse([]string{}, environ...)
+	require.NoError(t, err, "%q", environ)
+	require.Len(t, c.Templates, 1)
+	made, err := c.nomad().Template(c.Templates[0].Spec(""))
+	require.NoError(t, err)
+	made.Count, made.Meta = c.Templates[0].MinContainers, of.Meta // which it gives itself
+	known, err := jobs.PoolOf(job.TaskGroups[0].Tasks[0].Env)
+	require.NoError(t, err)
+	known.Namespace, known.Region, known.Meta = of.Namespace, of.Region, of.Meta
+	pool, err := jobs.Sandboxd(made)
+	require.NoError(t, err)
+	told, err := jobs.Sandboxd(known)
+	require.NoError(t, err)
+	assert.Equal(t, pool, told, "whoever reads the orchestrator's job knows what it registers")
+	return made
+}
+
+func TestTheOrchestratorRegistersWhatItsJobWasMadeOf(t *testing.T) {
+	whole := jobs.Template{
+		Job: "berth-big", Namespace: "ml", Region: "eu", Datacenters: []string{"a", "b"}, NodePool: "gpu", Priority: 70,
+		Driver: jobs.RawExec, Image: "example/sandboxd:1", Runtime: "runsc", Seccomp: "/s.json", Command: "/opt/sandboxd",
+		Args: []string{"--shm", "1GiB", "--env=A=b c"}, Writable: true, Count: 3, Slots: 5, Isolation: "ns,net=loopback-only", NoNetwork: true,
+		Longest: 90 * time.Second, Drain: 20 * time.Second, SlotMemory: 1 << 30, SlotPids: 100, SlotCPUs: 0.5, SlotDisk: 1 << 31,
+		Cores: 4, CPU: 700, MemoryMB: 2000, MemoryMaxMB: 3000, DiskMB: 5000, Meta: map[string]string{jobs.MetaTemplate: "big"},
+	}
+	all := map[string]jobs.Template{"all": whole, "nothing": {Job: "berth-default", Count: 2}, "none": {Job: "berth-default"}}
+	for i := range reflect.TypeFor[jobs.Template]().NumField() {
+		field := reflect.TypeFor[jobs.Template]().Field(i).Name
+		value := reflect.ValueOf(whole).Field(i)
+		require.False(t, value.IsZero(), "say something of %s", field)
+		for _, driver := range jobs.Drivers() {
+			one := jobs.Template{Job: "berth-default", Count: 2, Driver: driver}
+			reflect.ValueOf(&one).Elem().Field(i).Set(value)
+			all[field+" with "+string(driver)] = one
+		}
+	}
+	for what, of := range all {
+		want, err := jobs.Sandboxd(of)
+		require.NoError(t, err)
+		got, err := jobs.Sandboxd(poolOf(t, of))
+		require.NoError(t, err)
+		assert.Equal(t, want, got, what)
+	}
+}
+
+func TestAJobThatTheOrchestratorWouldCallOtherwiseMakesNone(t *testing.T) {
+	for _, job := range []string{"ml-default", "berth-", jobs.PoolPrefix + strings.Repeat("a", 41), "berth-orchestrator", "berth-prepull"} {
+		_, err := jobs.Orchestrator(jobs.Template{Job: job})
+		require.ErrorContains(t, err, job)
+	}
+	_, err := jobs.Orchestrator(jobs.Template{Job: jobs.PoolPrefix + strings.Repeat("a", 40)})
+	require.NoError(t, err)
+	for _, name := range []string{"ORCHESTRATOR_SLOTS", "ORCHESTRATOR_CPUS", "ORCHESTRATOR_NOMAD_WRITABLE", "ORCHESTRATOR_NOMAD_DRAIN", "ORCHESTRATOR_CONTAINERS"} {
+		_, err := jobs.PoolOf(map[string]string{name: "many"})
+		require.ErrorContains(t, err, name)
+	}
+	_, err = jobs.PoolOf(map[string]string{"ORCHESTRATOR_ISOLATION_REQUIRE": "strong"})
+	require.ErrorContains(t, err, "strong")
 }

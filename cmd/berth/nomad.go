@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -40,16 +41,18 @@ func (a *app) nomadRenderCommand() *cobra.Command {
 		Use: "render " + strings.Join(names, "|"), Short: "Print a job specification or the ACL policy",
 		Long: `Prints, as HCL with comments, the job of a pool, that of the orchestrator, one
 that has every machine fetch the image, or the orchestrator's ACL policy. With
---json jobs are what "nomad job run -json" takes.`,
+--json jobs are what "nomad job run -json" takes.
+
+The orchestrator registers the job of its pool. Its own job takes the flags of
+both: what describes the pool is handed to it as its settings.`,
 		Args: arguments(1, 1), ValidArgs: names,
 	}
 	j.flags(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if args[0] == "policy" {
-			fmt.Fprint(a.out, jobs.Policy)
-			return nil
+			return a.printPolicy(&j, cmd.Flags())
 		}
-		file, err := j.build(args[0], names)
+		file, err := j.build(args[0], names, cmd.Flags())
 		if err != nil {
 			return err
 		}
@@ -66,46 +69,120 @@ that has every machine fetch the image, or the orchestrator's ACL policy. With
 	return cmd
 }
 
+// printPolicy prints the policy of the namespace that jobs are deployed to.
+func (a *app) printPolicy(j *nomadJob, flags *pflag.FlagSet) error {
+	if err := j.check("policy", flags); err != nil {
+		return err
+	}
+	text, err := jobs.PolicyFor(cmp.Or(j.template.Namespace, a.getenv("NOMAD_NAMESPACE"), "default"))
+	if err != nil {
+		return usagef("%v", err)
+	}
+	fmt.Fprint(a.out, text)
+	return nil
+}
+
 // nomadJob is one of the jobs and how it is to be made.
 type nomadJob struct {
-	template     jobs.Template
-	driver       string
-	orchestrator string // what runs in the orchestrator's job; "": the default
+	template      jobs.Template
+	driver        string
+	orchestrator  string // what runs in the orchestrator's job; "": the default
+	orchestrators int
 }
 
 // build makes the job of the name, which is one of names.
-func (j *nomadJob) build(name string, names []string) (jobs.File, error) {
+func (j *nomadJob) build(name string, names []string, flags *pflag.FlagSet) (jobs.File, error) {
 	build, known := nomadFiles()[name]
 	if !known {
 		return jobs.File{}, usagef("unknown job %q: want one of %s", name, strings.Join(names, " "))
 	}
+	if err := j.check(name, flags); err != nil {
+		return jobs.File{}, err
+	}
 	j.template.Driver = jobs.Driver(j.driver)
+	complete, err := j.template.Complete()
+	if err != nil {
+		return jobs.File{}, usagef("%v", err)
+	}
+	j.template = complete
 	file, err := build(j.template)
 	if err != nil {
 		return jobs.File{}, usagef("%v", err)
 	}
-	if name == "orchestrator" && j.orchestrator != "" {
+	if name != "orchestrator" {
+		return file, nil
+	}
+	group := file.Job.TaskGroups[0]
+	group.Count = &j.orchestrators
+	if j.orchestrator != "" {
 		runs := "image"
 		if j.template.Driver != jobs.Docker {
 			runs = "command"
 		}
-		file.Job.TaskGroups[0].Tasks[0].Config[runs] = j.orchestrator
+		group.Tasks[0].Config[runs] = j.orchestrator
 	}
 	return file, nil
+}
+
+// appliesTo are what the flag of a job's template says something of.
+func appliesTo(flag string) []string {
+	switch flag {
+	case "namespace":
+		return []string{"sandboxd", "orchestrator", "prepull", "policy"}
+	case "node-pool", "datacenter", "image":
+		return []string{"sandboxd", "orchestrator", "prepull"}
+	case "orchestrator", "orchestrators":
+		return []string{"orchestrator"}
+	default:
+		return []string{"sandboxd", "orchestrator"}
+	}
+}
+
+// check refuses flags that were given and would be of no effect.
+func (j *nomadJob) check(name string, given *pflag.FlagSet) error {
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	new(nomadJob).flags(own)
+	var err error
+	refuse := func(flag, why string) {
+		if err == nil && given.Changed(flag) {
+			err = usagef("--%s: %s", flag, why)
+		}
+	}
+	own.VisitAll(func(f *pflag.Flag) {
+		if to := appliesTo(f.Name); !slices.Contains(to, name) {
+			refuse(f.Name, fmt.Sprintf("%s has nothing to do with it, but %s", name, strings.Join(to, " and ")))
+		}
+	})
+	switch {
+	case name == "prepull": // there are images with docker only
+	case j.driver == string(jobs.Docker):
+		refuse("sandboxd", "it is of the other drivers; --image is of docker")
+	default:
+		refuse("image", "it is of the docker driver; --sandboxd is of the others")
+		refuse("runtime", "it is of the docker driver")
+	}
+	if given.Changed("cores") && j.template.Cores > 0 {
+		refuse("cpu", "--cores say already what CPUs there are")
+	}
+	if j.orchestrators < 1 {
+		refuse("orchestrators", "want 1 or more")
+	}
+	return err
 }
 
 // flags makes the flags of a job's template.
 func (j *nomadJob) flags(flags *pflag.FlagSet) {
 	t := &j.template
-	flags.StringVar(&t.Job, "job", "berth-default", "name of the pool's job: berth- and the name of its template")
-	flags.StringVar(&j.driver, "driver", string(jobs.Docker), "docker, exec or raw_exec")
-	flags.StringVar(&t.Image, "image", "", "image of the docker driver")
-	flags.StringVar(&t.Runtime, "runtime", "", "runtime of the docker driver, as runsc")
+	flags.StringVar(&t.Job, "job", "berth-default", "name of the pool's job: berth- and the name of its template, which the orchestrator's is then")
+	flags.StringVar(&j.driver, "driver", string(jobs.Docker), "docker, exec or raw_exec: of the pool's job and of the orchestrator's")
+	flags.StringVar(&t.Image, "image", "", "image of the pool's containers with the docker driver")
+	flags.StringVar(&t.Runtime, "runtime", "", "runtime of the docker driver, as runsc; only machines that have it are taken")
 	flags.StringVar(&t.Command, "sandboxd", "", "program of the other drivers, on the machines' disks")
 	flags.StringVar(&j.orchestrator, "orchestrator", "", "image of the orchestrator's own job, or its program with the other drivers")
-	flags.StringVar(&t.Namespace, "namespace", "", "namespace of the job")
-	flags.StringVar(&t.NodePool, "node-pool", "", "node pool of the job")
-	flags.StringSliceVar(&t.Datacenters, "datacenter", nil, "datacenters of the job; without it all")
+	flags.IntVar(&j.orchestrators, "orchestrators", 1, "how many orchestrators serve the pool side by side")
+	flags.StringVar(&t.Namespace, "namespace", "", "namespace of the job, which is that of the orchestrator and of its pool")
+	flags.StringVar(&t.NodePool, "node-pool", "", "node pool of the job; the orchestrator and its pool are in the same")
+	flags.StringSliceVar(&t.Datacenters, "datacenter", nil, "datacenters of the job, those of the orchestrator and of its pool alike; without it all")
 	flags.IntVar(&t.Count, "count", 2, "containers")
 	flags.IntVar(&t.Slots, "slots", 8, "slots of each container")
 	flags.StringVar(&t.Isolation, "isolation-require", "", "least isolation to accept")

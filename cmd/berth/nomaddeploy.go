@@ -71,7 +71,7 @@ func (j *nomadJob) make(ctx context.Context, o *operate.Operator, name string, f
 			}
 		}
 	}
-	return j.build(name, slices.Sorted(maps.Keys(nomadFiles())))
+	return j.build(name, slices.Sorted(maps.Keys(nomadFiles())), flags)
 }
 
 // adopt takes what runs and sets the flags that were given once more.
@@ -98,6 +98,9 @@ func (j *nomadJob) adopt(running jobs.Template, flags *pflag.FlagSet) error {
 	}
 	if j.template.MemoryMB != was.MemoryMB && !flags.Changed("memory-max") {
 		j.template.MemoryMaxMB = 0 // it follows the other
+	}
+	if flags.Changed("cpu") && !flags.Changed("cores") {
+		j.template.Cores = 0 // else MHz do not count
 	}
 	if j.template.Slots != was.Slots || j.template.Isolation != was.Isolation {
 		// The orchestrator has to find that this is not what it asked for.

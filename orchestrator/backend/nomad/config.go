@@ -95,18 +95,20 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Check refuses what makes no job of the spec.
-func (c Config) Check(spec backend.Spec) error {
+// Template is what the job of the spec's containers is made of, their count
+// apart. The error is that it makes no job.
+func (c Config) Template(spec backend.Spec) (jobs.Template, error) {
 	c, err := c.withDefaults()
 	if err != nil {
-		return err
+		return jobs.Template{}, err
 	}
 	if c.LockTTL < MinLockTTL || c.LockTTL > MaxLockTTL {
-		return fmt.Errorf("ttl of the lock %v: want %v to %v", c.LockTTL, MinLockTTL, MaxLockTTL)
+		return jobs.Template{}, fmt.Errorf("ttl of the lock %v: want %v to %v", c.LockTTL, MinLockTTL, MaxLockTTL)
 	}
 	b := Backend{config: c}
-	_, err = jobs.Sandboxd(b.template(b.jobID(spec.Template), spec, 0, nil))
-	return err
+	t := b.template(b.jobID(spec.Template), spec, 0, nil)
+	_, err = jobs.Sandboxd(t)
+	return t, err
 }
 
 // jobPattern leaves room for the template's name in a job's ID.
