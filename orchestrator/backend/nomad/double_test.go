@@ -60,7 +60,10 @@ type double struct {
 	old      bool                   // it knows no locks, and takes them for writes
 	locks    map[string]*time.Timer // of variables, by the lock's ID: ends it
 	fault    func(r *http.Request) (status int, body string)
-	driver   *driver // runs what the jobs say; nil: the ports are answered here
+	// unanswered reports whether the request is carried out and answered with
+	// 500; nil: none is. d.mu is held.
+	unanswered func(r *http.Request) bool
+	driver     *driver // runs what the jobs say; nil: the ports are answered here
 }
 
 func newDouble(t *testing.T) *double {
@@ -306,6 +309,10 @@ func (d *double) serve(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer d.changed.Broadcast()
+	if d.unanswered != nil && d.unanswered(r) {
+		http.Error(w, "rpc error: EOF", http.StatusInternalServerError)
+		w = httptest.NewRecorder()
+	}
 	switch parts[0] {
 	case "jobs":
 		d.register(w, r)
@@ -357,11 +364,16 @@ func (d *double) register(w http.ResponseWriter, r *http.Request) {
 		have = *known.JobModifyIndex
 	}
 	if request.EnforceIndex && request.JobModifyIndex != have {
-		http.Error(w, "Enforcing job modify index: job exists with conflicting job modify index", http.StatusInternalServerError)
+		http.Error(w, conflict(request.JobModifyIndex, have), http.StatusInternalServerError)
 		return
 	}
 	d.change(request.Job)
 	d.answer(w, api.JobRegisterResponse{JobModifyIndex: *request.Job.JobModifyIndex})
+}
+
+// conflict is Nomad's answer to a change of another index than the job's.
+func conflict(asked, have uint64) string {
+	return fmt.Sprintf("%s %d: job exists with conflicting job modify index: %d", api.RegisterEnforceIndexErrPrefix, asked, have)
 }
 
 // change stores a job and does what it says.
@@ -411,7 +423,7 @@ func (d *double) job(w http.ResponseWriter, r *http.Request, parts []string) {
 			return
 		}
 		if request.JobModifyIndex != 0 && request.JobModifyIndex != *job.JobModifyIndex {
-			http.Error(w, "job modify index conflict", http.StatusBadRequest)
+			http.Error(w, conflict(request.JobModifyIndex, *job.JobModifyIndex), http.StatusInternalServerError)
 			return
 		}
 		next := *job

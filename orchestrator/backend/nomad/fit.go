@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -433,21 +434,24 @@ func (p *pool) scale(ctx context.Context) (again time.Duration, err error) {
 		Message: fmt.Sprintf("from %d: %d are needed", count, do.need),
 	}
 	answer, _, err := p.b.client.Jobs().ScaleWithRequest(p.job, request, new(api.WriteOptions).WithContext(ctx))
-	if err != nil && do.need > count && strings.Contains(err.Error(), "deployment") {
-		if over, raised := p.raise(ctx, do.need, modify); raised == nil && over != nil {
+	if isBlocked(err) && do.need > count {
+		switch over, raised := p.raise(ctx, do.need, modify); {
+		case isConflict(raised):
+			err = raised
+		case raised == nil && over != nil:
 			answer, err = over, nil
 		}
 	}
-	if status := statusOf(err); status >= 400 && status < 500 {
+	if status := statusOf(err); isConflict(err) || status >= 400 && status < 500 {
 		p.b.mu.Lock()
-		p.floor = -1 // it was refused
+		p.floor = -1 // it was refused; of any other failure nobody knows what came of it
 		p.b.mu.Unlock()
 	}
 	switch {
-	case err != nil && strings.Contains(err.Error(), "deployment"): // its end is told
+	case isBlocked(err): // its end is told
 		p.b.config.Logger.Debug("a deployment blocks scaling", "job", p.job, "count", do.need)
 		return p.b.config.Blocked / 10, nil
-	case err != nil && isConflict(err):
+	case isConflict(err):
 		p.b.mu.Lock()
 		p.read = false
 		p.b.mu.Unlock()
@@ -465,10 +469,24 @@ func (p *pool) scale(ctx context.Context) (again time.Duration, err error) {
 	return do.again, nil
 }
 
-// isConflict reports whether somebody else has changed the job.
-func isConflict(err error) bool {
-	text := strings.ToLower(err.Error())
-	return statusOf(err) == http.StatusConflict || strings.Contains(text, "modify index") || strings.Contains(text, "conflict")
+// Nomad's words, by which alone such refusals can be told from others. No job's
+// ID can hold them, for they have spaces.
+const (
+	wordsBlocked  = "job scaling blocked due to active deployment"
+	wordsConflict = api.RegisterEnforceIndexErrPrefix
+)
+
+// isBlocked reports whether Nomad does not scale the job because of a deployment.
+func isBlocked(err error) bool { return says(err, http.StatusBadRequest, wordsBlocked) }
+
+// isConflict reports whether somebody else has changed the job, so that nothing
+// was done.
+func isConflict(err error) bool { return says(err, http.StatusInternalServerError, wordsConflict) }
+
+// says reports whether Nomad has answered with the status and the words.
+func says(err error, status int, words string) bool {
+	answer, ok := errors.AsType[api.UnexpectedResponseError](err)
+	return ok && answer.StatusCode() == status && strings.Contains(answer.Body(), words)
 }
 
 // stopAlone has Nomad stop one allocation, and put another in its place.

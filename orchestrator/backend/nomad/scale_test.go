@@ -1,9 +1,12 @@
 package nomad_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"berth/jobs"
 	"berth/orchestrator/backend"
 	"berth/orchestrator/backend/nomad"
 	"berth/slots"
@@ -188,6 +192,115 @@ func TestADeploymentHoldsUpScalingUntilItEnds(t *testing.T) {
 	d.do(func() { d.deploy(job, api.DeploymentStatusSuccessful) })
 	require.NoError(t, <-started)
 	assert.Empty(t, d.lowered())
+}
+
+// byHand has an operator set the count, and waits until the allocations run.
+func (d *double) byHand(t *testing.T, n int) {
+	t.Helper()
+	at := api.DefaultConfig()
+	at.Address = d.server.URL
+	operator, err := api.NewClient(at)
+	require.NoError(t, err)
+	_, _, err = operator.Jobs().Scale(job, jobs.Group, new(n), "by hand", false, nil, nil)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return d.runs(n) }, patience, time.Millisecond)
+}
+
+// runs reports whether n allocations run.
+func (d *double) runs(n int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := d.counted(job)
+	return len(all) == n && !slices.ContainsFunc(all, func(a *api.Allocation) bool { return a.ClientStatus != api.AllocClientStatusRunning })
+}
+
+func TestALoweringThatWasRefusedKeepsNothingFromBeingClaimed(t *testing.T) {
+	for name, fault := range map[string]func(d *double){
+		"somebody was faster": func(d *double) {
+			d.index++
+			next := *d.jobs[job]
+			next.JobModifyIndex = new(d.index)
+			d.jobs[job] = &next
+		},
+		"a deployment is under way": func(d *double) {
+			if d.deployed[job] == nil {
+				d.index++
+				d.deployed[job] = &api.Deployment{ID: uuid(), JobID: job, Status: api.DeploymentStatusRunning, ModifyIndex: d.index}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDouble(t)
+			c := d.config(t)
+			c.Spare, c.Blocked = 500*time.Millisecond, time.Hour // what is on its way down is believed to be for long
+			b := open(t, c)
+			start(t, b, "c-0")
+			refused := make(chan struct{}, 1000)
+			d.byHand(t, 2)
+			d.do(func() {
+				d.fault = func(r *http.Request) (int, string) {
+					if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/scale") {
+						d.do(func() { fault(d) })
+						refused <- struct{}{}
+					}
+					return 0, ""
+				}
+			})
+			<-refused
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			_, err := b.Start(ctx, spec("c-1"))
+			require.NoError(t, err, "what is there is to be used")
+			assert.Equal(t, 2, d.count())
+		})
+	}
+}
+
+func TestWhatALoweringOfUnknownOutcomeMayEndIsNotClaimed(t *testing.T) {
+	d := newDouble(t)
+	c := d.config(t)
+	c.Spare, c.Relist = 500*time.Millisecond, 100*time.Millisecond
+	c.Blocked = 2 * time.Second
+	b := open(t, c)
+	start(t, b, "c-0")
+	d.byHand(t, 3)
+	pause(t.Context(), 100*time.Millisecond) // they are known to answer, most likely
+	done := make(chan struct{})
+	d.do(func() {
+		d.stopping, d.silent = time.Second, true
+		d.unanswered = func(r *http.Request) bool {
+			if r.Method != http.MethodPut || !strings.HasSuffix(r.URL.Path, "/scale") {
+				return false
+			}
+			d.unanswered = nil
+			close(done)
+			return true
+		}
+	})
+	<-done
+	fresh := start(t, b, "c-1")[0]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	assert.Equal(t, api.AllocDesiredStatusRun, d.allocs[d.allocOf(fresh)].DesiredStatus)
+}
+
+func TestWordsInNamesAreNoAnswers(t *testing.T) {
+	d := newDouble(t)
+	b := open(t, d.config(t))
+	d.do(func() {
+		d.fault = func(r *http.Request) (int, string) {
+			if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/scale") {
+				return http.StatusBadRequest, "job berth-deployment: group count was greater than scaling policy maximum: conflict with the modify index"
+			}
+			return 0, ""
+		}
+	})
+	start(t, b, "c-0")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := b.Start(ctx, spec("c-1"))
+	assert.Equal(t, slots.KindInternal, slots.AsError(err).Kind, "it is no deployment, whose end could be waited for")
+	assert.ErrorContains(t, err, "scaling policy maximum")
 }
 
 func TestACountIsNotLoweredWhileAllocationsMove(t *testing.T) {
