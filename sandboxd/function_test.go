@@ -454,6 +454,42 @@ func TestAFunctionsErrorSaysWhatItWas(t *testing.T) {
 	assert.Equal(t, []string{"words"}, r.Stderr)
 }
 
+// The modules that show source are not there until somebody asks for them, and
+// are in the server from then on: each is asked for on a slot of its own, twice.
+func TestAFunctionsSourceIsShownWhereverItIsAskedFor(t *testing.T) {
+	t.Parallel()
+	need.Program(t, "python3")
+	const shown = "raise ValueError(1) # shown"
+	asks := []string{
+		"import traceback\ntry:\n    " + shown + "\nexcept ValueError:\n    return traceback.format_exc()",
+		"import inspect\nreturn inspect.getsource(f)\n" + shown,
+		"import linecache\nreturn linecache.getline('<tool f>', 4)\n" + shown,
+		"import linecache, sys, tokenize\nassert sys.modules['linecache'].tokenize is tokenize\nreturn linecache.getlines('<tool f>')[4]\n" + shown,
+		"from logging import Formatter\nimport sys\ntry:\n    " + shown + "\nexcept ValueError:\n    return Formatter().formatException(sys.exc_info())",
+		shown,
+		"try:\n    1 / 0\nexcept ZeroDivisionError:\n    " + shown,
+		"import os, sys\nsys.path.clear()\nopen('traceback.py', 'w').write('1/0')\nsys.path.append(os.getcwd())\n" + shown,
+	}
+	a := best(t, agenttest.Options{Slots: len(asks) + 1})
+	for n, ask := range asks {
+		for again := range 2 {
+			r, _ := fn{source: py(ask)}.runIn(t, a, fmt.Sprintf("slot_%d", n))
+			text := string(r.FuncReturn)
+			if r.Error != nil {
+				assert.Equal(t, "ValueError", r.Error.Name, "%s: %+v", ask, r.Error)
+				text = r.Error.Traceback
+			}
+			assert.Contains(t, text, shown, "%s, run %d", ask, again)
+		}
+	}
+	const noDescriptor = "import os\ntry:\n    while True: os.dup(0)\nexcept OSError:\n    raise ValueError(1)"
+	r, _ := fn{source: py(noDescriptor)}.runIn(t, a, fmt.Sprintf("slot_%d", len(asks)))
+	require.NotNil(t, r.Error)
+	for _, part := range []string{"Traceback (most recent call last):", `File "<tool f>", line 4, in f`, "OSError: ", "During handling", `line 6, in f`, "ValueError: 1"} {
+		assert.Contains(t, r.Error.Traceback, part, "nothing could be imported")
+	}
+}
+
 func TestAFunctionsReturnIsCutByCodePoints(t *testing.T) {
 	t.Parallel()
 	need.Program(t, "python3")

@@ -12,18 +12,14 @@
 # ended 8 bytes of length, the SHA-256 of the job's key, of the length and of
 # the payload, and the payload: JSON.
 
+# What is imported here every fork copies and every child carries. So there is
+# little of it, and what few runs need is imported by them, see own.
 import _socket
 import atexit
 import gc
-import inspect
-import json
-import linecache
 import mmap
 import os
-import struct
 import sys
-import traceback
-import types
 
 try:
     from _sha2 import sha256
@@ -45,15 +41,55 @@ MOST_TRACEBACK = 20000
 # imported one, the server does too, before its next fork: from the interpreter
 # and its environment only, never from where functions can write.
 COSTLY = (
-    "asyncio", "concurrent.futures", "csv", "dataclasses", "datetime", "decimal", "email.message", "enum", "hashlib", "http.client",
-    "httpx", "jinja2", "letta_client", "logging", "pathlib", "pydantic", "pydantic.v1", "random", "re", "requests", "shutil", "ssl",
-    "statistics", "subprocess", "tempfile", "typing", "typing_extensions", "urllib.request", "uuid", "yaml", "zoneinfo",
+    "asyncio", "collections", "concurrent.futures", "contextlib", "csv", "dataclasses", "datetime", "decimal", "email.message", "enum",
+    "functools", "hashlib", "http.client", "httpx", "inspect", "jinja2", "json", "letta_client", "logging", "pathlib",
+    "pydantic", "pydantic.v1", "random", "re", "requests", "shutil", "ssl", "statistics", "subprocess", "tempfile", "traceback", "typing",
+    "typing_extensions", "urllib.request", "uuid", "yaml", "zoneinfo",
 )
 
+VARKEYWORDS = 8  # inspect.CO_VARKEYWORDS
 RUNNER = "<berth>"  # the file name that this was compiled under
-encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
-scan = json.JSONDecoder().scan_once  # of text without space around it
+Module = type(sys)
+Function = type(lambda: None)
 first_environment = dict(os.environ)
+first_path = list(sys.path)
+
+
+def codec():
+    """What reads JSON, of text without space around it, and what writes it:
+    those of json, which imports much beside them."""
+    try:
+        import _json
+
+        class Context:
+            strict = True
+            object_hook = object_pairs_hook = None
+            parse_float, parse_int = float, int
+            parse_constant = {}.__getitem__  # there are none in a job
+
+        def unknown(value):
+            raise TypeError("not JSON: %r" % type(value))
+
+        write = _json.make_encoder(None, unknown, _json.encode_basestring, None, ": ", ", ", False, False, False)
+        return _json.make_scanner(Context), lambda value: "".join(write(value, 0))
+    except (ImportError, AttributeError, TypeError):
+        import json
+
+        return json.JSONDecoder().scan_once, json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
+
+
+scan, encode = codec()
+
+
+def own(name):
+    """The interpreter's module of this name, wherever functions look first."""
+    if name not in sys.modules:
+        path, sys.path = sys.path, first_path
+        try:
+            __import__(name)
+        finally:
+            sys.path = path
+    return sys.modules[name]
 
 
 # ---- the server ----
@@ -81,7 +117,7 @@ def serve():
             try:
                 child(control, seen, score)
             except BaseException:
-                traceback.print_exc()
+                own("traceback").print_exc()
             finally:
                 os._exit(FAILED)
         try:
@@ -135,7 +171,7 @@ def rehearse():
     positional, named, _ = bind(names["f"], job["args"], {})
     payload = encode({"return": plain(names["f"](*positional, **named))}).encode("utf-8", "replace")
     sha256(payload).digest()
-    types.ModuleType("__main__")
+    Module("__main__")
     environment_of(job)
     os.getcwd()
 
@@ -154,7 +190,7 @@ def report(pid):
     except ChildProcessError:
         left = 0
     cpu = int((usage.ru_utime + usage.ru_stime) * 1e6)
-    return struct.pack("!iQQB", status, cpu, usage.ru_maxrss, left)
+    return b"".join((status.to_bytes(4, "big"), cpu.to_bytes(8, "big"), usage.ru_maxrss.to_bytes(8, "big"), left.to_bytes(1, "big")))
 
 
 def load(seen, loaded):
@@ -174,7 +210,7 @@ def load(seen, loaded):
 def child(control, seen, score):
     gc.enable()
     os.setpgid(0, 0)
-    modules = len(sys.modules)
+    modules = len(sys.modules) + ("linecache" not in sys.modules)  # see Lines
     rehearse()
     body, fds = receive(control)
     os.dup2(fds[0], 1)
@@ -249,7 +285,7 @@ def once():
     try:
         run(body)
     except BaseException:
-        traceback.print_exc()
+        own("traceback").print_exc()
         os._exit(FAILED)
     leave()
 
@@ -334,23 +370,67 @@ def raised(e):
         tb = e.__traceback__
         while tb is not None and tb.tb_frame.f_code.co_filename == RUNNER:
             tb = tb.tb_next
-        trace = "".join(traceback.format_exception(type(e), e, tb))[-MOST_TRACEBACK:]
+        trace = traced(e, tb)[-MOST_TRACEBACK:]
     except BaseException:
         pass
     return {"kind": "exception", "name": type(e).__name__, "message": clean(message[:MOST_MESSAGE]), "traceback": clean(trace)}
 
 
+def traced(e, tb):
+    """The traceback as Python prints it. A function may have left nothing to
+    import with, no descriptor say: then it is without the lines of source."""
+    try:
+        return "".join(own("traceback").format_exception(type(e), e, tb))
+    except BaseException:
+        said = Said()
+        sys.stderr, before = said, sys.stderr
+        try:
+            sys.__excepthook__(type(e), e, tb)
+        finally:
+            sys.stderr = before
+        return "".join(said)
+
+
+class Said(list):
+    write = list.append
+
+    def flush(self):
+        pass
+
+
+class Lines(Module):
+    """linecache, until somebody asks something of it: then the module itself,
+    which knows the function's source as if it had been read from a file."""
+
+    def __init__(self, file, source):
+        super().__init__("linecache")
+        self.__dict__["_berth_source"] = (file, source)
+
+    def __getattr__(self, name):
+        if sys.modules.get("linecache") is self:
+            del sys.modules["linecache"]
+        remember(own("linecache"), *self._berth_source)
+        return getattr(own("linecache"), name)
+
+
+def remember(linecache, file, source):
+    linecache.cache.setdefault(file, (len(source), None, source.splitlines(True), file))
+
+
 def perform(job):
     name, agent = job["name"], job.get("agent") or {}
     env = set_environment(job)
-    main = types.ModuleType("__main__")
+    main = Module("__main__")
     sys.modules["__main__"] = main
     sys.argv = [name]
     main.client = make_client(env)
     source = job["source_code"]
     file = "<tool %s>" % name
     main.__file__ = file
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    if "linecache" in sys.modules:
+        remember(sys.modules["linecache"], file, source)
+    else:
+        sys.modules["linecache"] = Lines(file, source)
     exec(compile(source, file, "exec", dont_inherit=True), main.__dict__)
     function = main.__dict__.get(name)
     if not callable(function):
@@ -428,7 +508,7 @@ def make_client(env):
 def bind(function, args, agent):
     """What to call the function with: what it declares and no more. The third
     is the agent's state, when the function declares it."""
-    plainly = type(function) is types.FunctionType and "__wrapped__" not in function.__dict__
+    plainly = type(function) is Function and "__wrapped__" not in function.__dict__
     first, second, any_of_them = parameters_of_code(function.__code__) if plainly else parameters_of(function)
     if first is None:
         return (), args, None
@@ -453,12 +533,12 @@ def parameters_of_code(code):
     others, and whether it takes any: as inspect finds them, but it is slow."""
     names = code.co_varnames
     first, last = code.co_posonlyargcount, code.co_argcount + code.co_kwonlyargcount
-    return names[:first], names[first:last], bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return names[:first], names[first:last], bool(code.co_flags & VARKEYWORDS)
 
 
 def parameters_of(function):
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = own("inspect").signature(function).parameters.values()
     except (TypeError, ValueError):
         return None, None, True
     return (
@@ -643,7 +723,7 @@ def with_attributes(value, schema, root):
         if k in fields:
             continue
         if isinstance(p, dict) and "default" in p:
-            fields[k] = with_attributes(json.loads(json.dumps(p["default"])), p, root)
+            fields[k] = with_attributes(scan(encode(p["default"]), 0)[0], p, root)
         elif k not in (schema.get("required") or ()):
             optional.append(k)
     return Record(fields, optional)
