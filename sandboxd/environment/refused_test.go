@@ -187,13 +187,13 @@ def hostile_build():
         if pid.isdigit():
             try: environ = open("/proc/" + pid + "/environ").read()
             except OSError: continue
-            if "BERTH_SECRET_OF_AGENT" in environ: done.append("environ of " + pid)
+            if "BERTH_TEST_SECRET_OF_AGENT" in environ: done.append("environ of " + pid)
     if done: raise SystemExit("OPEN " + " ".join(done))
 `
 
 func TestAHostilePackageReachesNothingWhileItIsInstalled(t *testing.T) {
 	need.Program(t, "pip")
-	t.Setenv("BERTH_SECRET_OF_AGENT", "1")
+	t.Setenv("BERTH_TEST_SECRET_OF_AGENT", "1")
 	for _, level := range levels {
 		t.Run(level.String(), func(t *testing.T) {
 			p := newPlace(t, level, nil)

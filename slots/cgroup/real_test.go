@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const helperEnv = "BERTH_CGROUP_TEST_HELPER"
+const helperEnv = "BERTH_TEST_CGROUP_HELPER"
 
 // TestMain is also every process that these tests need and that is no shell.
 func TestMain(m *testing.M) {

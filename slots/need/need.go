@@ -10,9 +10,8 @@ import (
 )
 
 // Facility skips t with the reason when err is not nil, and fails it when
-// name stands in the comma-separated BERTH_REQUIRE. Names in use: root, user,
-// userns, cgroup, overlay, landlock, mount, prjquota, sys_nice, docker, nomad,
-// nomad-exec, chromium, descriptors, and those of Program.
+// name stands in the comma-separated BERTH_REQUIRE. What skips tells the name:
+// root, user, userns, cgroup, docker, nomad and so on, and those of Program.
 func Facility(t testing.TB, name string, err error) {
 	t.Helper()
 	if err == nil {

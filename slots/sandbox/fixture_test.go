@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	case "hardened":
 		os.Exit(hardenedRole())
 	}
-	os.Setenv("BERTH_SECRET_OF_AGENT", "1")
+	os.Setenv("BERTH_TEST_SECRET_OF_AGENT", "1")
 	flag.Parse()
 	flag.Set("test.parallel", "8") // parallel tests wait most of the time
 	os.Exit(m.Run())

@@ -176,7 +176,7 @@ func streamsByName(t *testing.T, x fixture) {
 }
 
 func environment(t *testing.T, x fixture) {
-	require.NotEmpty(t, os.Getenv("BERTH_SECRET_OF_AGENT"), "set by TestMain")
+	require.NotEmpty(t, os.Getenv("BERTH_TEST_SECRET_OF_AGENT"), "set by TestMain")
 	c := sandbox.Command{Argv: []string{"env"}, Env: []string{"A=1", "A=2", "HOME=/elsewhere", "EMPTY="}}
 	out, _, _ := run(t, x.s, c)
 	lines := strings.Split(out, "\n")

@@ -22,7 +22,7 @@ import (
 // A filter cannot be taken off, so whatever installs one happens in a child: the
 // test binary again, with the name of a scenario in its environment. The child
 // prints a report.
-const scenarioVariable = "BERTH_SECCOMP_SCENARIO"
+const scenarioVariable = "BERTH_TEST_SCENARIO"
 
 // report maps what was tried to how it ended: "ok", an errno's name, or a text.
 type report map[string]string
@@ -393,7 +393,7 @@ func tryTracing() report {
 }
 
 // foreignVariable names an executable of another ABI.
-const foreignVariable = "BERTH_SECCOMP_FOREIGN"
+const foreignVariable = "BERTH_TEST_FOREIGN"
 
 func tryForeign() report {
 	cmd := exec.Command(os.Getenv(foreignVariable))
