@@ -49,6 +49,9 @@ func SandboxdFile(t Template) (File, error) {
 			"group.task.kill_timeout":   "Leases end first, or have SANDBOXD_DRAIN_TIMEOUT. A client allows 30 s\nunless its max_kill_timeout says more.",
 		},
 	}
+	if t.Driver == Docker || t.Driver == "" {
+		f.Comments["group.task.config.runtime"] = "Another one than the engine's own takes a constraint as well, so that it is\nno variable: berth nomad render sandboxd --runtime runsc."
+	}
 	f.Variables = []Variable{
 		{"count", "group.count", "containers"},
 		{"slots", "group.task.env.SANDBOXD_SLOTS", "slots of each container"},
@@ -58,7 +61,6 @@ func SandboxdFile(t Template) (File, error) {
 		f.Variables = append(
 			f.Variables,
 			Variable{"image", "group.task.config.image", "image that holds sandboxd"},
-			Variable{"runtime", "group.task.config.runtime", "of the engine: runsc, kata; empty for its own"},
 			Variable{"security_opt", "group.task.config.security_opt", "the seccomp profile of images/ lies on the client's disk"},
 		)
 	} else {

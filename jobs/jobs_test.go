@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"berth/orchestrator"
 	"berth/orchestrator/backend/nomad/nomadtest"
 	"berth/sandboxd"
+	"berth/slots"
 )
 
 // templates are one for each driver, with everything said that can be said.
@@ -114,33 +116,140 @@ func TestNomadItselfReadsTheFilesAsWeMeantThem(t *testing.T) {
 }
 
 func TestNomadHasNothingToWarnOf(t *testing.T) {
-	a := nomadtest.Start(t, nomadtest.Config{})
-	for name, file := range files(t) {
+	for name, memory := range map[string]bool{"as it comes": false, "with memory oversubscription": true} {
 		t.Run(name, func(t *testing.T) {
-			file.Job.Namespace, file.Job.Region, file.Job.NodePool = nil, nil, nil // which it does not have
-			if most := file.Job.TaskGroups[0].Tasks[0].Resources.MemoryMaxMB; most != nil {
-				*most = 0 // which only a scheduler that allows it takes without a warning
-			}
-			text, err := file.HCL()
-			require.NoError(t, err)
-			path := filepath.Join(t.TempDir(), "job.nomad.hcl")
-			require.NoError(t, os.WriteFile(path, text, 0o600))
-			for _, verb := range []string{"validate", "plan"} {
-				out, err := a.Command("job", verb, path).CombinedOutput()
-				if code, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || verb != "plan" || code.ExitCode() != 1) { // 1: there would be changes
-					require.NoError(t, err, "%s", out)
+			a := nomadtest.Start(t, nomadtest.Config{Memory: memory})
+			for name, file := range files(t) {
+				job := file.Job
+				job.Namespace, job.Region, job.NodePool = nil, nil, nil // which it does not have
+				most := job.TaskGroups[0].Tasks[0].Resources.MemoryMaxMB
+				beyond := most != nil && *most > 0
+				if memory && !beyond {
+					continue // it is looked at in the other
 				}
-				assert.NotContains(t, string(out), "Job Warnings", "%s", out)
+				if !memory && beyond {
+					assert.Contains(t, warnings(t, a, job), "oversubscription", "else nothing is shown by the other")
+					*most = 0
+				}
+				t.Run(name, func(t *testing.T) {
+					said, err := file.HCL()
+					require.NoError(t, err)
+					plans(t, a, said)
+					assert.Empty(t, warnings(t, a, job))
+				})
 			}
-			checked, _, err := a.Client.Jobs().Validate(file.Job, nil)
-			require.NoError(t, err)
-			assert.Empty(t, checked.ValidationErrors)
-			assert.Empty(t, checked.Warnings)
-			planned, _, err := a.Client.Jobs().Plan(file.Job, false, nil)
-			require.NoError(t, err)
-			assert.Empty(t, planned.Warnings)
 		})
 	}
+}
+
+// warnings are what Nomad has to say of a job that it takes.
+func warnings(t *testing.T, a *nomadtest.Agent, job *api.Job) string {
+	t.Helper()
+	checked, _, err := a.Client.Jobs().Validate(job, nil)
+	require.NoError(t, err)
+	assert.Empty(t, checked.ValidationErrors)
+	planned, _, err := a.Client.Jobs().Plan(job, false, nil)
+	require.NoError(t, err)
+	return checked.Warnings + planned.Warnings
+}
+
+// plans has Nomad's own commands take the text without a warning, and returns
+// what the last of them said.
+func plans(t *testing.T, a *nomadtest.Agent, text []byte, args ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "job.nomad.hcl")
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	var out []byte
+	for _, verb := range []string{"validate", "plan"} {
+		var err error
+		out, err = a.Command(append(append([]string{"job", verb}, args...), path)...).CombinedOutput()
+		if code, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || verb != "plan" || code.ExitCode() != 1) { // 1: there would be changes
+			require.NoError(t, err, "%s", out)
+		}
+		assert.NotContains(t, string(out), "Job Warnings", "%s", out)
+	}
+	return string(out)
+}
+
+// What a job asks of machines Nomad's own fingerprint has to tell, or no
+// machine would do.
+func TestNomadFindsMachinesForWhatIsAskedOfThem(t *testing.T) {
+	a := nomadtest.Start(t, nomadtest.Config{})
+	node, _, err := a.Client.Nodes().Info(a.NodeID(), nil)
+	require.NoError(t, err)
+	assert.Contains(t, []string{"1", "2"}, node.Attributes["os.cgroups.version"])
+	_, landlock := node.Attributes["kernel.landlock"]
+	for _, level := range slots.Levels() {
+		file, err := jobs.SandboxdFile(jobs.Template{Job: "berth-p", Driver: jobs.RawExec, Count: 1, Isolation: level.String()})
+		require.NoError(t, err)
+		text, err := file.HCL()
+		require.NoError(t, err)
+		out := plans(t, a, text)
+		if strings.Contains(level.String(), "landlock") && !landlock {
+			assert.Contains(t, out, "attr.kernel.landlock", level)
+			continue
+		}
+		assert.Contains(t, out, "All tasks successfully allocated", level)
+	}
+	file, err := jobs.OrchestratorFile(jobs.Template{Job: "berth-p", Driver: jobs.RawExec})
+	require.NoError(t, err)
+	text, err := file.HCL()
+	require.NoError(t, err)
+	assert.Contains(t, plans(t, a, text, "-var", "orchestrators=3"), "3 create")
+}
+
+func TestAMachineMustHaveWhatTheIsolationTakes(t *testing.T) {
+	const landlock, cgroups = "${attr.kernel.landlock}", "${attr.os.cgroups.version}"
+	of := map[string][]string{
+		"":                                 {landlock}, // sandboxd's default
+		"none":                             nil,
+		"basic":                            nil,
+		"landlock":                         {landlock},
+		"uid":                              nil,
+		"uid+landlock":                     {landlock},
+		"ns":                               nil,
+		"ns+cgroup":                        {cgroups},
+		"uid,net=loopback-only":            nil,
+		"basic,kill=uid":                   nil,
+		"fs=landlock":                      {landlock},
+		"uid,fs=dac+landlock":              {landlock},
+		"ns,fs=landlock":                   nil,
+		"fs=mntns":                         nil,
+		"uid,proc=landlock-scope":          {landlock},
+		"ns,proc=landlock-scope":           nil,
+		"net=loopback-only,landlock":       {landlock},
+		"uid,memory=cgroup":                {cgroups},
+		"ns,pids=cgroup":                   {cgroups},
+		"landlock,cpu=cgroup":              {landlock, cgroups},
+		"uid,kill=cgroup":                  {cgroups},
+		"ns,kill=cgroup":                   nil,
+		"uid,pids=rlimit,memory=rlimit":    nil,
+		" uid+landlock , memory = cgroup ": {"no such isolation"},
+	}
+	for _, level := range slots.Levels() {
+		require.Contains(t, of, level.String())
+	}
+	for isolation, want := range of {
+		for _, driver := range jobs.Drivers() {
+			job, err := jobs.Sandboxd(jobs.Template{Job: "berth-p", Driver: driver, Isolation: isolation})
+			if err != nil {
+				assert.Equal(t, []string{"no such isolation"}, want, "%q: %v", isolation, err)
+				continue
+			}
+			var asked []string
+			for _, c := range job.TaskGroups[0].Constraints[1:] { // the first is that it is Linux
+				asked = append(asked, c.LTarget)
+				assert.Equal(t, map[string]string{landlock: "is_set", cgroups: "= 2"}[c.LTarget], strings.TrimSpace(c.Operand+" "+c.RTarget))
+			}
+			if driver != jobs.Docker { // as root on the machine itself those of v1 do as well
+				want = slices.DeleteFunc(slices.Clone(want), func(s string) bool { return s == cgroups })
+			}
+			assert.ElementsMatch(t, want, asked, "%s with %s", isolation, driver)
+		}
+	}
+	config, err := sandboxd.Parse(nil, nil, os.Stderr)
+	require.NoError(t, err)
+	assert.Equal(t, jobs.DefaultIsolation, config.Require.String())
 }
 
 func TestAPathThatLeadsNowhereIsAnError(t *testing.T) {

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strconv"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"berth/slots"
 )
 
 // pidsOfItsOwn is what a container needs besides its slots.
@@ -20,6 +23,10 @@ func VariablePath(job string) string { return "nomad/jobs/" + job }
 // Sandboxd makes the job of a pool.
 func Sandboxd(t Template) (*api.Job, error) {
 	t, err := t.Complete()
+	if err != nil {
+		return nil, fmt.Errorf("make job of pool: %w", err)
+	}
+	needs, err := constraints(t)
 	if err != nil {
 		return nil, fmt.Errorf("make job of pool: %w", err)
 	}
@@ -48,7 +55,7 @@ func Sandboxd(t Template) (*api.Job, error) {
 		},
 		Spreads:       []*api.Spread{{Attribute: "${node.unique.id}", Weight: new(int8(100))}},
 		EphemeralDisk: &api.EphemeralDisk{SizeMB: &t.DiskMB},
-		Constraints:   constraints(t),
+		Constraints:   needs,
 		Tasks:         []*api.Task{task(t)},
 	}
 	job.TaskGroups = []*api.TaskGroup{group}
@@ -84,20 +91,48 @@ func blank(id, kind string, t Template) *api.Job {
 	return job
 }
 
-// landlockKernel matches versions from 5.13 on. Distributions put into a
-// version what neither of Nomad's comparisons of versions can read.
-const landlockKernel = `^(5\.(1[3-9]|[2-9][0-9])|[6-9]\.|[1-9][0-9]+\.)`
+// DefaultIsolation is what sandboxd requires when a template says nothing.
+const DefaultIsolation = "landlock"
 
-// constraints are what a machine must have for the isolation that is asked for.
-func constraints(t Template) []*api.Constraint {
+// constraints are what a machine must have for the isolation that is asked for,
+// as far as Nomad knows: what else it takes sandboxd finds out by doing.
+func constraints(t Template) ([]*api.Constraint, error) {
+	want, err := slots.ParseRequirement(cmp.Or(t.Isolation, DefaultIsolation))
+	if err != nil {
+		return nil, fmt.Errorf("isolation: %w", err)
+	}
 	all := []*api.Constraint{{LTarget: "${attr.kernel.name}", Operand: "=", RTarget: "linux"}}
-	if t.Isolation != "none" && t.Isolation != "basic" && t.Isolation != "uid" {
-		all = append(all, &api.Constraint{LTarget: "${attr.kernel.version}", Operand: "regexp", RTarget: landlockKernel})
+	if needsLandlock(want) {
+		all = append(all, &api.Constraint{LTarget: "${attr.kernel.landlock}", Operand: "is_set"})
+	}
+	if t.Driver == Docker && needsCgroups(want) { // those of v1 are read-only in a container
+		all = append(all, &api.Constraint{LTarget: "${attr.os.cgroups.version}", Operand: "=", RTarget: "2"})
 	}
 	if t.Driver == Docker && t.Runtime != "" {
 		all = append(all, &api.Constraint{LTarget: "${attr.driver.docker.runtimes}", Operand: "set_contains", RTarget: t.Runtime})
 	}
-	return all
+	return all, nil
+}
+
+// needsLandlock reports whether it takes Landlock to be sure of the
+// requirement. Namespaces do without it.
+func needsLandlock(want slots.Requirement) bool {
+	if want.Level >= slots.LevelNS {
+		return false
+	}
+	fs := want.Axes[slots.AxisFS]
+	return want.Level == slots.LevelLandlock || want.Level == slots.LevelUIDLandlock || fs == "landlock" || fs == "dac+landlock" || want.Axes[slots.AxisProc] == "landlock-scope"
+}
+
+// needsCgroups reports whether the requirement takes a cgroup for each slot.
+// What is killed by its namespace is killed as well.
+func needsCgroups(want slots.Requirement) bool {
+	for _, axis := range []slots.Axis{slots.AxisPids, slots.AxisMemory, slots.AxisCPU} {
+		if want.Axes[axis] == "cgroup" {
+			return true
+		}
+	}
+	return want.Level == slots.LevelNSCgroup || want.Level < slots.LevelNS && want.Axes[slots.AxisKill] == "cgroup"
 }
 
 // service registers the port with Nomad. Liveness and readiness are asked

@@ -29,12 +29,6 @@ variable "image" {
   description = "image that holds sandboxd"
 }
 
-variable "runtime" {
-  type        = string
-  default     = ""
-  description = "of the engine: runsc, kata; empty for its own"
-}
-
 variable "security_opt" {
   type        = list(string)
   default     = ["no-new-privileges", "apparmor=unconfined", "seccomp=/etc/berth/seccomp-slots.json"]
@@ -56,9 +50,8 @@ job "berth-default" {
     }
 
     constraint {
-      attribute = "${attr.kernel.version}"
-      value     = "^(5\\.(1[3-9]|[2-9][0-9])|[6-9]\\.|[1-9][0-9]+\\.)"
-      operator  = "regexp"
+      attribute = "${attr.kernel.landlock}"
+      operator  = "is_set"
     }
 
     task "sandboxd" {
@@ -78,8 +71,10 @@ job "berth-default" {
         pids_limit      = 4608
         ports           = ["http"]
         readonly_rootfs = true
-        runtime         = var.runtime
-        security_opt    = var.security_opt
+        # Another one than the engine's own takes a constraint as well, so that it is
+        # no variable: berth nomad render sandboxd --runtime runsc.
+        runtime      = ""
+        security_opt = var.security_opt
 
         mount {
           readonly = false
