@@ -15,8 +15,8 @@ namespace "default" {
 
   variables {
     # Beside each job the secret that its containers' tokens are made of, which
-    # allocation is which container, the lock of who scales it, and how many
-    # callers wait at the others.
+    # allocation is which container, the lock of who scales it, how many callers
+    # wait at the others, and what operators want of which container.
     path "nomad/jobs/berth-*" {
       capabilities = ["read", "write"] # listing comes with reading
     }

@@ -26,6 +26,10 @@ type Container struct {
 	// is given, and the container is to be stopped when it has none left.
 	Draining bool
 	Deadline time.Time // when what is left in a draining one is ended; the zero time: never, or it is not known
+
+	// Wish is what operators want of it, where the backend keeps that for all
+	// orchestrators, and for those that come later.
+	Wish Wish
 }
 
 // redacted stands where a secret is.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -65,7 +66,7 @@ func (s *Server) cordon(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Pools.Cordon(id, want.On == nil || *want.On); err != nil {
+	if err := s.Pools.Cordon(c.Request().Context(), id, want.On == nil || *want.On); err != nil {
 		return err
 	}
 	return s.operated(c)
@@ -77,7 +78,7 @@ func (s *Server) drain(c echo.Context) error { return s.empty(c, s.Pools.Drain) 
 // recycle answers POST /v1/containers/{id}/recycle.
 func (s *Server) recycle(c echo.Context) error { return s.empty(c, s.Pools.Recycle) }
 
-func (s *Server) empty(c echo.Context, how func(id string, within time.Duration) error) error {
+func (s *Server) empty(c echo.Context, how func(ctx context.Context, id string, within time.Duration) error) error {
 	var want poolapi.Drain
 	if err := s.readOptional(c, &want); err != nil {
 		return err
@@ -90,7 +91,7 @@ func (s *Server) empty(c echo.Context, how func(id string, within time.Duration)
 	if err != nil {
 		return err
 	}
-	if err := how(id, within); err != nil {
+	if err := how(c.Request().Context(), id, within); err != nil {
 		return err
 	}
 	return s.operated(c)

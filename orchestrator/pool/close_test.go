@@ -168,7 +168,7 @@ func TestAnOrchestratorThatDoesNotLeadStartsAndStopsNothing(t *testing.T) {
 		for i := range 10 {
 			_ = ask(t.Context(), p, pool.Request{Trajectory: fmt.Sprint(i), Wait: time.Minute})
 		}
-		require.NoError(t, p.Recycle("b", 0))
+		require.NoError(t, p.Recycle(t.Context(), "b", 0))
 		f.drain("a", true, time.Time{})
 		c.set(func() { c.cut = true })
 		pass(5 * time.Minute)
@@ -191,7 +191,7 @@ func TestADrainByOneOrchestratorHoldsForAll(t *testing.T) {
 		f.add("a", "t", 2)
 		who, all := seats(t, f, 3, pool.Config{Templates: []pool.Template{fixed()}})
 		held := acquire(t, all[0], "x")
-		require.NoError(t, all[1].Drain("a", 0))
+		require.NoError(t, all[1].Drain(t.Context(), "a", 0))
 		pass(time.Second)
 		for _, p := range all {
 			_, err := p.Acquire(t.Context(), pool.Request{Template: "t", Trajectory: "y"})

@@ -38,6 +38,14 @@ type asker interface {
 	Ask(template string, waiting int)
 }
 
+// keeper is a Fleet that keeps what operators want of containers where all
+// orchestrators see it: each learns of it by backend.Container.Wish.
+type keeper interface {
+	// Wish makes of the container's wish what change says, which may be called
+	// several times, and returns what is kept from now on.
+	Wish(ctx context.Context, id string, change func(backend.Wish) backend.Wish) (backend.Wish, error)
+}
+
 // Connect makes the Remote of a container. It must not wait for anything.
 type Connect func(backend.Container) (Remote, error)
 

@@ -28,7 +28,8 @@
 // back.
 //
 // Where several orchestrators share a fleet, one of them starts and stops
-// containers, which its Duty says. Before a container is stopped all its slots
+// containers, which its Duty says. What operators ask of any of them, a drain
+// or a cordon, the fleet keeps for all. Before a container is stopped all its slots
 // are leased by the orchestrators themselves, so that none of them gives one
 // away meanwhile; see close.go.
 //

@@ -295,17 +295,17 @@ func TestCordonDrainAndRecycle(t *testing.T) {
 		stays(p, time.Second)
 		old := f.all()[0].known.ID
 		l := acquire(t, p, "x")
-		require.NoError(t, p.Cordon(old, true))
+		require.NoError(t, p.Cordon(t.Context(), old, true))
 		_, err := p.Acquire(t.Context(), pool.Request{Template: "t", Trajectory: "y"})
 		assert.Equal(t, slots.KindPoolExhausted, kind(err))
 		assert.Equal(t, pool.ContainerCordoned, p.Containers()[0].State)
 		_, err = p.Renew(t.Context(), l.Ref(), time.Hour)
 		require.NoError(t, err)
-		require.NoError(t, p.Cordon(old, false))
+		require.NoError(t, p.Cordon(t.Context(), old, false))
 		_, err = p.Release(t.Context(), acquire(t, p, "y").Ref(), true)
 		require.NoError(t, err)
 
-		require.NoError(t, p.Recycle(old, 0))
+		require.NoError(t, p.Recycle(t.Context(), old, 0))
 		s := stays(p, time.Minute)
 		assert.Empty(t, f.stopped, "x still works there")
 		assert.Equal(t, map[pool.ContainerState]int{pool.ContainerDraining: 1, pool.ContainerReady: 1}, s.Containers)
@@ -316,12 +316,12 @@ func TestCordonDrainAndRecycle(t *testing.T) {
 		stays(p, 2*time.Second)
 		assert.Equal(t, []string{old}, f.stopped)
 
-		require.NoError(t, p.Drain(fresh, 10*time.Second))
+		require.NoError(t, p.Drain(t.Context(), fresh, 10*time.Second))
 		stays(p, 15*time.Second)
 		assert.Equal(t, []string{old, fresh}, f.stopped, "its time is over, and z's slot lost")
 		_, err = p.Lookup(t.Context(), "t", "z")
 		assert.Equal(t, slots.KindSlotLost, kind(err))
-		for _, do := range []error{p.Cordon(old, true), p.Drain(old, 0), p.Recycle(old, 0)} {
+		for _, do := range []error{p.Cordon(t.Context(), old, true), p.Drain(t.Context(), old, 0), p.Recycle(t.Context(), old, 0)} {
 			assert.Equal(t, slots.KindNotFound, kind(do))
 		}
 		assert.Equal(t, 2, stays(p, time.Second).Available, "the minimum is kept")

@@ -208,7 +208,7 @@ func (c *container) state() ContainerState {
 		return ContainerUnreachable
 	case c.readAt.IsZero():
 		return ContainerReading
-	case c.cordoned:
+	case c.known.Wish.Cordoned:
 		return ContainerCordoned
 	}
 	return ContainerReady

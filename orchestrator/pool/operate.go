@@ -4,69 +4,97 @@ import (
 	"context"
 	"time"
 
+	"berth/orchestrator/backend"
 	"berth/slots"
 )
 
 // Cordon keeps new leases away from the container, or lets them come again.
-// Those that it has are served on. It is this orchestrator's own decision and
-// ends with it.
-func (p *Pools) Cordon(id string, on bool) error {
-	c, err := p.operable(id)
-	if err != nil {
-		return err
+// Those that it has are served on.
+//
+// Cordon, Drain and Recycle hold for all orchestrators that share the
+// container, whichever is asked, and outlast them all, where the fleet keeps
+// what operators want. Elsewhere they end with these Pools.
+func (p *Pools) Cordon(ctx context.Context, id string, on bool) error {
+	return p.wish(ctx, id, func(w backend.Wish) backend.Wish {
+		w.Cordoned = on
+		return w
+	})
+}
+
+// Drain gives the container no new leases and has it stopped when its last
+// lease has ended; after within, unless that is 0, also if it has some, whose
+// holders hear slots.KindSlotLost. It returns at once. Another call may only
+// shorten the time. While nobody has the duty to stop containers none is
+// stopped; who takes it goes on with what it finds.
+func (p *Pools) Drain(ctx context.Context, id string, within time.Duration) error {
+	return p.wish(ctx, id, drained(within))
+}
+
+// Recycle drains the container and has another one started in its place now,
+// also where that makes one more than the template allows while both are
+// there. When the orchestrator that has the duty dies at this moment, another
+// one is started when the pool needs it.
+func (p *Pools) Recycle(ctx context.Context, id string, within time.Duration) error {
+	drain := drained(within)
+	return p.wish(ctx, id, func(w backend.Wish) backend.Wish {
+		w.Replaced = w.Replaced || !w.Drained
+		return drain(w)
+	})
+}
+
+// drained makes a wish one for a drain, which may have begun.
+func drained(within time.Duration) func(backend.Wish) backend.Wish {
+	var by time.Time
+	if within > 0 {
+		by = time.Now().Add(within)
+	}
+	return func(w backend.Wish) backend.Wish {
+		w.Drained, w.By = true, sooner(w.By, by)
+		return w
+	}
+}
+
+// wish changes what is wanted of a container, for all who share it.
+func (p *Pools) wish(ctx context.Context, id string, change func(backend.Wish) backend.Wish) error {
+	c := p.container(id)
+	if c == nil {
+		return slots.Errorf(slots.KindNotFound, "container %.80s is not known", id)
+	}
+	var kept backend.Wish
+	keeps, ok := p.fleet.(keeper)
+	if ok {
+		var err error
+		if kept, err = keeps.Wish(ctx, id, change); err != nil {
+			return err
+		}
 	}
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
-	c.cordoned = on
-	c.placeLocked()
-	c.pool.matchLocked()
-	c.look()
+	if !ok {
+		kept = change(c.known.Wish)
+	}
+	known := c.known
+	known.Wish = kept
+	c.pool.learnLocked(c, known)
 	return nil
 }
 
-// Drain gives the container no new leases and stops it when its last lease has
-// ended; after within, unless that is 0, also if it has some, whose holders
-// hear slots.KindSlotLost. It returns at once. Another call may only shorten
-// the time.
-func (p *Pools) Drain(id string, within time.Duration) error {
-	c, err := p.operable(id)
-	if err != nil {
-		return err
+// wishedLocked acts on what is wanted of the container by now.
+func (p *pool) wishedLocked(c *container) {
+	w := c.known.Wish
+	if w.Replaced && !c.replaced {
+		c.replaced = true
+		if p.duty.Held { // else it is on another one
+			p.startLocked(1, time.Now())
+		}
 	}
-	c.pool.mu.Lock()
-	defer c.pool.mu.Unlock()
-	c.pool.drainLocked(c, within)
-	return nil
+	if w.Drained && !c.draining {
+		p.drainLocked(c)
+	}
 }
 
-// Recycle drains the container and starts another one in its place now, also
-// where that makes one more than the template allows while both are there.
-func (p *Pools) Recycle(id string, within time.Duration) error {
-	c, err := p.operable(id)
-	if err != nil {
-		return err
-	}
-	c.pool.mu.Lock()
-	defer c.pool.mu.Unlock()
-	if !c.draining && c.pool.duty.Held { // else it is on another one to see that there are enough
-		c.pool.startLocked(1, time.Now())
-	}
-	c.pool.drainLocked(c, within)
-	return nil
-}
-
-func (p *Pools) operable(id string) (*container, error) {
-	if c := p.container(id); c != nil {
-		return c, nil
-	}
-	return nil, slots.Errorf(slots.KindNotFound, "container %.80s is not known", id)
-}
-
-func (p *pool) drainLocked(c *container, within time.Duration) {
+func (p *pool) drainLocked(c *container) {
 	c.draining = true
-	if at := time.Now().Add(within); within > 0 && (c.cutAt.IsZero() || at.Before(c.cutAt)) {
-		c.cutAt = at
-	}
 	c.placeLocked()
 	c.look()
 	p.owner.rescale()
@@ -81,7 +109,10 @@ func (p *pool) finishDrainLocked(c *container, now time.Time) {
 }
 
 // cut reports whether a drain has waited long enough.
-func (c *container) cut(now time.Time) bool { return !c.cutAt.IsZero() && !now.Before(c.cutAt) }
+func (c *container) cut(now time.Time) bool {
+	by := c.known.Wish.By
+	return c.draining && !by.IsZero() && !now.Before(by)
+}
 
 // stopLocked has the fleet stop the container, once at a time, if that is on
 // this orchestrator to do.
@@ -129,7 +160,7 @@ func (p *pool) mendLocked(c *container, now time.Time) {
 	}
 	if hopeless > 0 && 2*hopeless >= len(c.slots) && p.template.MaxContainers > 0 && !c.draining {
 		p.owner.cfg.Log.Error("container is replaced: its slots cannot be reset", "container", c.id, "slots", hopeless)
-		p.drainLocked(c, 0)
+		p.drainLocked(c)
 	}
 }
 

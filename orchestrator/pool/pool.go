@@ -57,7 +57,7 @@ func (p *pool) adopt(known backend.Container) error {
 	p.mu.Lock()
 	c, ok := p.containers[known.ID]
 	if ok && c.known.URL == known.URL && c.known.Token == known.Token {
-		p.learnLocked(c, known)
+		p.heardLocked(c, known)
 		p.mu.Unlock()
 		return nil
 	}
@@ -79,7 +79,7 @@ func (p *pool) connected(known backend.Container, remote Remote) (old Remote) {
 	defer p.mu.Unlock()
 	if c, ok := p.containers[known.ID]; ok {
 		old, c.remote = c.remote, remote
-		p.learnLocked(c, known)
+		p.heardLocked(c, known)
 		c.look()
 		return old
 	}
@@ -87,7 +87,7 @@ func (p *pool) connected(known backend.Container, remote Remote) (old Remote) {
 	c := &container{
 		pool: p, id: known.ID, wake: make(chan struct{}, 1), read: make(chan struct{}), gone: make(chan struct{}),
 		known: known, remote: remote, slots: map[string]*slot{}, seen: now, empty: now,
-		doubts: map[string]time.Time{}, place: -1,
+		draining: known.Wish.Drained, replaced: known.Wish.Replaced, doubts: map[string]time.Time{}, place: -1,
 	}
 	if p.starts[known.ID] || !p.owner.register(c) {
 		return remote
@@ -101,18 +101,29 @@ func (p *pool) connected(known backend.Container, remote Remote) (old Remote) {
 	return nil
 }
 
-// learnLocked takes in what the fleet knows of a container by now.
+// heardLocked takes in what the fleet says of a container by now.
+func (p *pool) heardLocked(c *container, known backend.Container) {
+	if _, keeps := p.owner.fleet.(keeper); !keeps {
+		known.Wish = c.known.Wish
+	}
+	p.learnLocked(c, known)
+}
+
+// learnLocked takes in what is known of a container by now.
 func (p *pool) learnLocked(c *container, known backend.Container) {
-	turned := c.known.Draining != known.Draining
+	was := c.known
 	c.known = known
+	p.wishedLocked(c)
 	c.placeLocked()
-	if !turned {
+	if was.Draining == known.Draining && was.Wish == known.Wish {
 		return
 	}
 	c.look()
 	p.matchLocked()
 	p.owner.rescale()
-	p.owner.cfg.Log.Info("machine of container changed", "container", c.id, "draining", known.Draining, "deadline", known.Deadline)
+	if was.Draining != known.Draining {
+		p.owner.cfg.Log.Info("machine of container changed", "container", c.id, "draining", known.Draining, "deadline", known.Deadline)
+	}
 }
 
 // fallen notes that a container is no more, also one whose start has not

@@ -71,7 +71,7 @@ func (p *pool) scale() {
 	p.startLocked(d.Start, now)
 	for _, id := range d.Drain {
 		p.shrank = now
-		p.drainLocked(p.containers[id], 0)
+		p.drainLocked(p.containers[id])
 	}
 	p.mu.Unlock()
 	if asks, ok := p.owner.fleet.(asker); ok && duty.Shared {
@@ -114,7 +114,7 @@ func (p *pool) existLocked(now time.Time) autoscale.Stats {
 // decision that lasts minutes should not hang on a moment.
 func (c *container) spare() int {
 	switch {
-	case c.silent || c.closing || c.cordoned:
+	case c.silent || c.closing || c.known.Wish.Cordoned:
 		return 0
 	case c.readAt.IsZero():
 		return c.known.Slots

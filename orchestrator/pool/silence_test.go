@@ -62,22 +62,22 @@ func TestOnlyASilenceThatNobodyHasAskedForIsWarnedOf(t *testing.T) {
 		{"it is cut off", func(_ *testing.T, f *fleet, _ *pool.Pools) { f.cut("a") }, true},
 		{"it is stopped", func(t *testing.T, _ *fleet, p *pool.Pools) {
 			t.Helper()
-			require.NoError(t, p.Drain("a", 0))
+			require.NoError(t, p.Drain(t.Context(), "a", 0))
 		}, false},
 		{"it is stopped with leases held", func(t *testing.T, _ *fleet, p *pool.Pools) {
 			t.Helper()
 			acquire(t, p, "x")
-			require.NoError(t, p.Drain("a", time.Second))
+			require.NoError(t, p.Drain(t.Context(), "a", time.Second))
 		}, false},
 		{"it is about to be stopped", func(t *testing.T, f *fleet, p *pool.Pools) {
 			t.Helper()
 			f.cut("a")
-			require.NoError(t, p.Drain("a", 0))
+			require.NoError(t, p.Drain(t.Context(), "a", 0))
 		}, false},
 		{"it is to be stopped later, and somebody works there", func(t *testing.T, f *fleet, p *pool.Pools) {
 			t.Helper()
 			acquire(t, p, "x")
-			require.NoError(t, p.Drain("a", 0))
+			require.NoError(t, p.Drain(t.Context(), "a", 0))
 			pass(time.Second)
 			f.cut("a")
 		}, true},

@@ -176,11 +176,11 @@ func (c *chaos) shake(ctx context.Context, seed uint64) {
 			_ = sleep(ctx, 500*time.Millisecond)
 			one.set(func() { one.dirty = false })
 		case 8, 9:
-			_ = p.Cordon(one.known.ID, true) // it may have died
+			_ = p.Cordon(ctx, one.known.ID, true) // it may have died
 			_ = sleep(ctx, time.Second)
-			_ = p.Cordon(one.known.ID, false)
+			_ = p.Cordon(ctx, one.known.ID, false)
 		case 10:
-			_ = p.Recycle(one.known.ID, 3*time.Second)
+			_ = p.Recycle(ctx, one.known.ID, 3*time.Second)
 		default: // says that it is shutting down, and does not
 			one.set(func() { one.drains = true })
 			_ = sleep(ctx, 500*time.Millisecond)

@@ -35,9 +35,8 @@ type container struct {
 	readAt   time.Time // last full reading; zero: none
 	closing  bool      // it says that it is shutting down
 	closesAt time.Time // and until when it serves leases; zero: it does not say
-	cordoned bool
 	draining bool
-	cutAt    time.Time // when a drain stops waiting for leases; zero: never
+	replaced bool // what was to be started in its place was, by whoever had to
 	stopping bool
 	closes   bool // its free slots are being taken; see close.go
 	removed  bool
@@ -116,7 +115,7 @@ func sign(up bool) int {
 
 // usable reports whether the container may be asked for a lease.
 func (c *container) usable() bool {
-	return !c.readAt.IsZero() && !c.stale && !c.silent && !c.closing && !c.cordoned && !c.leaving() && !c.removed
+	return !c.readAt.IsZero() && !c.stale && !c.silent && !c.closing && !c.known.Wish.Cordoned && !c.leaving() && !c.removed
 }
 
 // leaving reports whether the container is to be stopped when its leases have
@@ -133,9 +132,7 @@ func (c *container) ends() bool {
 func (c *container) shown() backend.Container {
 	known := c.known
 	known.Draining = c.leaving() || c.closing
-	if c.draining {
-		known.Deadline = sooner(known.Deadline, c.cutAt)
-	}
+	known.Deadline = sooner(known.Deadline, c.known.Wish.By)
 	if c.closing {
 		known.Deadline = sooner(known.Deadline, c.closesAt)
 	}

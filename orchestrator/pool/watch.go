@@ -204,7 +204,7 @@ func (p *pool) outlastLocked(c *container, now time.Time, ended endings) {
 // the time that the drain gave it.
 func (p *pool) giveUpLocked(c *container, now time.Time, why string) {
 	over := c.leased == 0 && now.Sub(c.seen) >= p.owner.cfg.LostAfter && p.template.MaxContainers > 0
-	if c.silent && (over || c.draining && c.cut(now)) {
+	if c.silent && (over || c.cut(now)) {
 		p.stopLocked(c, why)
 	}
 }

@@ -41,6 +41,12 @@
 // at most once a second, and the one that scales counts them among its own. Who
 // has not written for a minute while callers waited has died.
 //
+// What operators want of a container, that it gets no new leases or is drained
+// by some time, is one more variable, which any orchestrator writes by
+// compare-and-set and all hear of. So it does not matter which is asked, who
+// leads meanwhile, or whether any of them lives on: it stays until the
+// container is gone.
+//
 // # Machines that are drained
 //
 // The job's migrate block lets Nomad move nothing by itself before a drain's

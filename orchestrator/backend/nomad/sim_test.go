@@ -291,13 +291,13 @@ var operations = []struct {
 	{"cordon", 5, func(w *world) {
 		o := w.any()
 		if all := o.pools.Containers(); len(all) > 0 {
-			_ = o.pools.Cordon(all[w.random.IntN(len(all))].Container.ID, w.random.IntN(3) == 0) // it may be gone by now
+			_ = o.pools.Cordon(w.t.Context(), all[w.random.IntN(len(all))].Container.ID, w.random.IntN(3) == 0) // it may be gone by now
 		}
 	}},
 	{"drain", 5, func(w *world) {
 		o := w.any()
 		if all := o.pools.Containers(); len(all) > 0 {
-			_ = o.pools.Drain(all[w.random.IntN(len(all))].Container.ID, 0) // as above
+			_ = o.pools.Drain(w.t.Context(), all[w.random.IntN(len(all))].Container.ID, 0) // as above
 		}
 	}},
 	{"node drain", 4, (*world).drainNode},

@@ -53,7 +53,7 @@ func (p *pool) readVariables(ctx context.Context, after uint64, wait time.Durati
 				return 0, err
 			}
 		}
-		if one.Path != prefix && one.Path != p.demandPath() && !strings.HasPrefix(one.Path, prefix+"/containers/") {
+		if one.Path != prefix && one.Path != p.demandPath() && one.Path != p.wishesPath() && !strings.HasPrefix(one.Path, prefix+"/containers/") {
 			continue
 		}
 		seen[one.Path] = true
