@@ -216,6 +216,17 @@ func TestTheDashboardShowsAndSteersThePool(t *testing.T) {
 	// A slot that is set aside is there with its reason and what was not proven.
 	assert.Equal(t, `[true,"2 processes are left: <b>sleep</b>","✕ processes: <i>2 left</i>","1"]`, b.js(quarantine))
 
+	// Why no container starts is said as text, and only as long as it is so.
+	assert.Equal(t, `["no container starts: Failed to pull <b>image</b>",true,"",false]`, b.js(`(() => {
+		const shown = () => [$("tile-free-note").textContent, $("tile-free-box").classList.contains("alarm")];
+		const pools = (trouble) => [{...state.pools[0], starting: 0, trouble}];
+		const event = (trouble) => ({at: new Date().toISOString(), pools: pools(trouble), dispatch: state.dispatch, containers: [], seconds: []});
+		take("change", event({failed_starts: 1, words: "Failed to pull <b>image</b>"}));
+		const first = shown();
+		take("change", event(undefined));
+		return [...first, ...shown()];
+	})()`))
+
 	// What a trainer may not do says so.
 	b.js(fmt.Sprintf(`(sessionStorage.setItem("berth.token", %q), reconnect(), true)`, trainerToken))
 	b.until(`document.querySelector("#live").dataset.state === "live"`)

@@ -231,6 +231,9 @@ func (a *app) lookServer(ctx context.Context) []finding {
 	all, free := 0, 0
 	for _, p := range pools {
 		all, free = all+p.Slots, free+p.Available
+		if p.Trouble != nil {
+			found = append(found, finding{"pool", verdictWarn, troubleText(p, time.Now()), "mend what the words name: the pool tries again by itself"})
+		}
 	}
 	f := finding{"slots", verdictOK, fmt.Sprintf("%d of %d are free", free, all), ""}
 	switch {

@@ -135,6 +135,14 @@ func (v view) write(out io.Writer, width int) error {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", plainText(p.Template), p.Slots, p.Available, p.Acquired, p.Queue,
 			inSeconds(p.OldestS), inSeconds(p.Waited.P50S), inSeconds(p.Waited.P99S))
 	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	for _, p := range v.Pools {
+		if p.Trouble != nil {
+			fmt.Fprintln(out, cut(troubleText(p, time.Now()), width))
+		}
+	}
 	fmt.Fprintln(w, "\nCONTAINER\tPOOL\tSTATE\tUP\tSLOTS")
 	for _, c := range v.Containers {
 		signs := make([]byte, len(c.Slots))
@@ -148,6 +156,24 @@ func (v view) write(out io.Writer, width int) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", plainText(c.ID), plainText(c.Template), c.State, until(c.Started, time.Now()), row)
 	}
 	return w.Flush()
+}
+
+// troubleText says why a pool has no more containers; there is a reason.
+func troubleText(p poolapi.Pool, now time.Time) string {
+	text := plainText(p.Template) + ": no container starts"
+	if t := p.Trouble; t.FailedStarts > 0 {
+		text = fmt.Sprintf("%s: the last container did not start %s ago, %d in a row, next try in %s",
+			plainText(p.Template), until(t.Failed, now), t.FailedStarts, until(now, t.Next))
+	}
+	return text + ": " + plainText(p.Trouble.Words)
+}
+
+// cut is as much of a line as fits the width; 0: all of it.
+func cut(line string, width int) string {
+	if width > 0 {
+		return fmt.Sprintf("%.*s", width, line)
+	}
+	return line
 }
 
 // sign is one slot in one letter, as --help explains them.

@@ -6,4 +6,8 @@ type Duty struct {
 	Shared bool   // others may serve the containers as well, and have it later
 	Holder string // who has it, by the name that it goes by; "" where it is not shared, or nobody is known to
 	Demand int    // callers that wait for a slot at the others, as far as is known here
+
+	// Trouble is why containers do not start just now, in the words of whatever
+	// is to start them, whoever asked for them; "": nothing is known of it.
+	Trouble string
 }

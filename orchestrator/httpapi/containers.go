@@ -118,6 +118,9 @@ func (s *Server) poolAnswers() []poolapi.Pool {
 				Count: p.Waited.Count, P50S: p.Waited.P50.Seconds(), P99S: p.Waited.P99.Seconds(), LongestS: p.Waited.Longest.Seconds(),
 			},
 		}
+		if t := p.Trouble; t != (pool.Trouble{}) {
+			all[i].Trouble = &poolapi.Trouble{FailedStarts: t.Failed, Failed: t.At, Next: t.Next, Words: t.Words}
+		}
 	}
 	return all
 }

@@ -28,6 +28,7 @@ type Metrics struct {
 	reset    *prometheus.HistogramVec
 	ended    *prometheus.CounterVec
 	scaled   *prometheus.CounterVec
+	started  *prometheus.CounterVec
 }
 
 // bounds are the upper bounds of every histogram, in seconds.
@@ -51,8 +52,9 @@ func NewMetrics() *Metrics {
 		reset:    histogram("berth_pool_release_seconds", "Time of releases, with their resets.", "template"),
 		ended:    counter("berth_pool_leases_ended_total", "Leases that ended without being released, by reason.", "template", "reason"),
 		scaled:   counter("berth_pool_containers_scaled_total", "Containers that a decision started or drained.", "template", "how"),
+		started:  counter("berth_pool_starts_total", "Starts of containers that ended, by result.", "template", "result"),
 	}
-	m.registry.MustRegister(m.requests, m.latency, m.acquired, m.waited, m.released, m.reset, m.ended, m.scaled,
+	m.registry.MustRegister(m.requests, m.latency, m.acquired, m.waited, m.released, m.reset, m.ended, m.scaled, m.started,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -90,6 +92,11 @@ func (m *Metrics) Scaled(template string, start, drain int) {
 	m.scaled.WithLabelValues(template, "drained").Add(float64(drain))
 }
 
+// Started counts a start.
+func (m *Metrics) Started(template string, err error) {
+	m.started.WithLabelValues(template, result(err)).Inc()
+}
+
 // routeMetrics are one route's, looked up once.
 type routeMetrics struct {
 	classes [6]prometheus.Counter // by status / 100
@@ -116,7 +123,7 @@ type collector struct {
 	pools                              *pool.Pools
 	calls                              *calls.Carrier
 	states, leased, queue, containers  *prometheus.Desc
-	scales                             *prometheus.Desc
+	scales, failed                     *prometheus.Desc
 	requests, sent, waiting, dispatchd *prometheus.Desc
 }
 
@@ -131,6 +138,7 @@ func newCollector(pools *pool.Pools, of *calls.Carrier) *collector {
 		queue:      desc("berth_pool_queue", "Acquires that wait for a free slot.", "template"),
 		containers: desc("berth_pool_containers", "Containers by state.", "template", "state"),
 		scales:     desc("berth_pool_scales", "1 if it is on this orchestrator to start and stop containers, 0 if another one does.", "template"),
+		failed:     desc("berth_pool_failed_starts", "Starts of containers in a row that have failed, up to the last.", "template"),
 		requests:   desc("berth_dispatch_requests", "Requests that carried calls to the containers that are there."),
 		dispatchd:  desc("berth_dispatch_calls", "Calls that those requests carried."),
 		sent:       desc("berth_dispatch_sent", "Calls that were sent and have no answer."),
@@ -140,7 +148,7 @@ func newCollector(pools *pool.Pools, of *calls.Carrier) *collector {
 
 // Describe names the collector's metrics.
 func (k *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{k.states, k.leased, k.queue, k.containers, k.scales, k.requests, k.sent, k.waiting, k.dispatchd} {
+	for _, d := range []*prometheus.Desc{k.states, k.leased, k.queue, k.containers, k.scales, k.failed, k.requests, k.sent, k.waiting, k.dispatchd} {
 		out <- d
 	}
 }
@@ -161,6 +169,7 @@ func (k *collector) Collect(out chan<- prometheus.Metric) {
 			scales = 1
 		}
 		gauge(k.scales, scales, p.Template)
+		gauge(k.failed, float64(p.Trouble.Failed), p.Template)
 		for _, state := range []pool.ContainerState{pool.ContainerDraining, pool.ContainerUnreachable, pool.ContainerReading, pool.ContainerCordoned, pool.ContainerReady} {
 			gauge(k.containers, float64(p.Containers[state]), p.Template, string(state))
 		}

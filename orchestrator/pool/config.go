@@ -61,6 +61,8 @@ type Observer interface {
 	Ended(template string, kind slots.Kind)
 	// Scaled tells of a decision to start and drain containers.
 	Scaled(template string, start, drain int)
+	// Started tells of a start that ended: with a container, or with err.
+	Started(template string, err error)
 }
 
 // Bounds of what may be asked for. A container gives no longer leases; shorter
@@ -152,3 +154,4 @@ func (nobody) Acquired(string, time.Duration, error) {}
 func (nobody) Released(string, time.Duration, error) {}
 func (nobody) Ended(string, slots.Kind)              {}
 func (nobody) Scaled(string, int, int)               {}
+func (nobody) Started(string, error)                 {}

@@ -75,12 +75,17 @@ type QueueError struct {
 	Place    int // of this caller in the queue; 1 is next
 	Length   int // of the queue
 	Waited   time.Duration
+	Why      string // there are no more slots, in a sentence; "": nothing is known but that others have them
 }
 
 // Error says it in a sentence.
 func (e *QueueError) Error() string {
-	return fmt.Sprintf("no slot of pool %s is free: place %d of %d in the queue after %v",
+	text := fmt.Sprintf("no slot of pool %s is free: place %d of %d in the queue after %v",
 		e.Template, e.Place, e.Length, e.Waited.Round(time.Millisecond))
+	if e.Why != "" {
+		text += "; " + e.Why
+	}
+	return text
 }
 
 // shown is the lease as its holder may see it.

@@ -29,13 +29,12 @@ type pool struct {
 	waits      waits
 	duty       backend.Duty // as it was a moment ago
 
-	starting   map[string]bool // containers that were asked for
-	came       time.Time       // the last of them
-	starts     map[string]bool // starts under way by container; true: it has ended already
-	grew       time.Time
-	shrank     time.Time
-	startAfter time.Time // no start before, after one has failed
-	startFails int       // in a row
+	starting map[string]bool // containers that were asked for
+	came     time.Time       // the last of them
+	starts   map[string]bool // starts under way by container; true: it has ended already
+	grew     time.Time
+	shrank   time.Time
+	trouble  Trouble // of the starts that have failed here
 }
 
 // ending is how a lease ended that was not released.

@@ -107,7 +107,7 @@ func (p *pool) exhaustedLocked(w *waiter, now time.Time) error {
 	p.refused++
 	p.owner.rescale()
 	return slots.Errorf(slots.KindPoolExhausted, "%w", &QueueError{
-		Template: p.template.Name, Place: ahead + 1, Length: length, Waited: now.Sub(w.since),
+		Template: p.template.Name, Place: ahead + 1, Length: length, Waited: now.Sub(w.since), Why: p.whyLocked(now),
 	})
 }
 

@@ -49,8 +49,7 @@ func (p *pool) scale() {
 	now := time.Now()
 	duty := p.owner.fleet.Duty(p.template.Name)
 	p.mu.Lock()
-	moved := p.duty.Held != duty.Held || p.duty.Holder != duty.Holder || p.duty.Shared != duty.Shared
-	p.duty = duty
+	moved := p.dutyLocked(duty)
 	waiting := 0
 	if !duty.Held {
 		waiting = p.queue.len() + p.refused
@@ -65,7 +64,7 @@ func (p *pool) scale() {
 		d = autoscale.Decide(p.existLocked(now), p.template.policy(), now)
 	}
 	p.refused = 0
-	if now.Before(p.startAfter) {
+	if now.Before(p.trouble.Next) {
 		d.Start = 0
 	}
 	p.startLocked(d.Start, now)
@@ -162,14 +161,13 @@ func (p *pool) start(ctx context.Context, id string) {
 	}
 	delete(p.starting, id)
 	delete(p.starts, id)
-	if err != nil {
-		p.startAfter = time.Now().Add(min(time.Minute, time.Second<<min(p.startFails, 6)))
-		p.startFails++
-	} else {
-		p.startFails = 0
-	}
+	p.startedLocked(err, time.Now())
 	p.mu.Unlock()
-	if err != nil && p.owner.ctx.Err() == nil {
+	if p.owner.ctx.Err() != nil {
+		return
+	}
+	p.owner.cfg.Observer.Started(p.template.Name, err)
+	if err != nil {
 		p.owner.cfg.Log.Error("container not started", "container", id, "error", slots.AsError(err))
 	}
 }

@@ -35,6 +35,7 @@ type Stats struct {
 	Oldest     time.Duration
 	Waited     Waited
 	Duty       backend.Duty // whose it is to start and stop containers
+	Trouble    Trouble      // why there are no more containers
 }
 
 // Waited is how long acquires took until they had their lease.
@@ -69,7 +70,7 @@ func (p *pool) stats() Stats {
 	defer p.mu.Unlock()
 	s := Stats{
 		Template: p.template.Name, ByState: map[slots.State]int{}, Containers: map[ContainerState]int{},
-		Starting: len(p.starting), Queue: p.queue.len(), Duty: p.duty,
+		Starting: len(p.starting), Queue: p.queue.len(), Duty: p.duty, Trouble: p.troubleLocked(),
 	}
 	for _, c := range p.containers {
 		s.Slots += len(c.slots)

@@ -66,6 +66,15 @@ type Pool struct {
 	Waited     Waited              `json:"waited"`
 	Scales     bool                `json:"scales"`              // it is on this orchestrator to start and stop containers
 	ScaledBy   string              `json:"scaled_by,omitempty"` // the name of the one of several whose part that is
+	Trouble    *Trouble            `json:"trouble,omitempty"`   // why there are no more containers; absent: nothing is known to be wrong
+}
+
+// Trouble is why a Pool has no more containers.
+type Trouble struct {
+	FailedStarts int       `json:"failed_starts"`      // in a row; 0: it is not this orchestrator that starts them, or none has failed yet
+	Failed       time.Time `json:"failed_at,omitzero"` // when the last of them did
+	Next         time.Time `json:"next_at,omitzero"`   // no other is tried before
+	Words        string    `json:"words"`              // of whatever starts containers
 }
 
 // Waited is how long acquires took.

@@ -80,6 +80,9 @@ func (a *attendant) lock(ctx context.Context) time.Duration {
 		return renewAfter(c.LockTTL)
 	case errors.Is(err, errHeld):
 		a.locking = c.Retry
+		p.b.mu.Lock()
+		p.trouble = "" // it was about taking the lock, or of when it was ours
+		p.b.mu.Unlock()
 		return 2*c.LockTTL + c.LockDelay // as long as a holder that has died can have it
 	case ctx.Err() != nil:
 		return 0

@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,21 @@ func (b *Backend) Duty(template string) backend.Duty {
 	if p == nil {
 		return backend.Duty{Shared: true}
 	}
-	return backend.Duty{Held: p.leadsLocked(), Shared: true, Holder: p.duty.holder, Demand: p.demandLocked()}
+	return backend.Duty{Held: p.leadsLocked(), Shared: true, Holder: p.duty.holder, Demand: p.demandLocked(), Trouble: p.troubleLocked()}
+}
+
+// wordsHold is how long Nomad's words stand for how things are. The one that
+// scales tries again every minute as long as a container is wanted.
+const wordsHold = 5 * time.Minute
+
+// troubleLocked is why containers do not start, as far as is known here:
+// everybody follows the job, whoever scales it.
+func (p *pool) troubleLocked() string {
+	words := p.words
+	if time.Since(p.wordsAt) > wordsHold {
+		words = ""
+	}
+	return cmp.Or(p.trouble, p.unplaced, words)
 }
 
 // takeDuty takes the lock. The error is errHeld when another has it.

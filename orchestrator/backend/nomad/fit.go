@@ -78,7 +78,6 @@ func (p *pool) fit(ctx context.Context) (again time.Duration, err error) {
 		p.b.mu.Unlock()
 		return again, nil // until the lock is ours, which nudges
 	}
-	p.trouble = ""
 	wanted, checked, until := len(p.waiting) > 0, p.checked, p.duty.until
 	p.b.mu.Unlock()
 	// Nothing that is begun now is to have an effect when another one leads.
@@ -96,6 +95,11 @@ func (p *pool) fit(ctx context.Context) (again time.Duration, err error) {
 		return 0, err
 	}
 	soon, err := p.scale(ctx)
+	if err == nil {
+		p.b.mu.Lock()
+		p.trouble = ""
+		p.b.mu.Unlock()
+	}
 	return soonest(again, soon), err
 }
 

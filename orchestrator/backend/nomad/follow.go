@@ -246,6 +246,7 @@ func (p *pool) evaluatedLocked(v *api.Evaluation) {
 	}
 	if m := v.FailedTGAllocs[jobs.Group]; m != nil {
 		p.unplaced = jobs.Unplaced(m)
+		p.words, p.wordsAt = p.unplaced, time.Now()
 	} else if v.Status == api.EvalStatusComplete {
 		p.unplaced = ""
 	}

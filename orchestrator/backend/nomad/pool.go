@@ -56,6 +56,8 @@ type pool struct {
 	unplaced string    // why Nomad found no room; "": it did
 	surplus  time.Time // since when the count is higher than is needed
 	trouble  string    // of the last request that failed
+	words    string    // Nomad's last about why no container came up; "": one has since
+	wordsAt  time.Time
 }
 
 // templatePattern are the names of templates that a job's ID can hold.
@@ -111,7 +113,7 @@ func (p *pool) giveUpLocked(c *container, err error) {
 // upLocked is a container whose claim to the allocation is written.
 func (p *pool) upLocked(c *container, a *alloc) {
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *container) bool { return w == c })
-	c.alloc, c.up = a.id, true
+	c.alloc, c.up, p.words = a.id, true, ""
 	p.tellLocked(c)
 	close(c.begun)
 }
@@ -179,9 +181,12 @@ func (p *pool) applyLocked(a *alloc, fresh bool) {
 		p.downLocked(c, "allocation "+a.client+": "+a.words)
 		return
 	}
-	if fresh && a.client == api.AllocClientStatusFailed && a.desired == api.AllocDesiredStatusRun && len(p.waiting) > 0 {
-		c := p.waiting[0]
-		p.giveUpLocked(c, slots.Errorf(slots.KindInternal, "start container %s: %s", c.spec.ID, a.words))
+	if fresh && a.client == api.AllocClientStatusFailed && a.desired == api.AllocDesiredStatusRun {
+		p.words, p.wordsAt = a.words, time.Now()
+		if len(p.waiting) > 0 {
+			c := p.waiting[0]
+			p.giveUpLocked(c, slots.Errorf(slots.KindInternal, "start container %s: %s", c.spec.ID, a.words))
+		}
 	}
 	nudge(p.nudge)
 }

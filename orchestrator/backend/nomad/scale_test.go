@@ -325,13 +325,19 @@ func TestNoRoomIsSaidInNomadsOwnWords(t *testing.T) {
 	d.room = 1
 	b := open(t, d.config(t))
 	start(t, b, "c-0")
+	other := open(t, d.config(t))
+	require.Eventually(t, func() bool { return other.Duty("t").Holder != "" }, patience, time.Millisecond)
+	assert.Empty(t, b.Duty("t").Trouble)
+	const full = `Resources exhausted on 3 nodes, Dimension "memory" exhausted on 3 nodes`
 	for range 2 { // the second time there is nothing new that Nomad would tell
 		_, err := b.Start(t.Context(), spec("c-1"))
 		e := slots.AsError(err)
 		assert.Equal(t, slots.KindPoolExhausted, e.Kind, "%v", err)
 		assert.True(t, e.Retryable)
-		assert.Contains(t, e.Message, `Resources exhausted on 3 nodes, Dimension "memory" exhausted on 3 nodes`)
+		assert.Contains(t, e.Message, full)
+		assert.Equal(t, full, b.Duty("t").Trouble)
 	}
+	require.Eventually(t, func() bool { return other.Duty("t").Trouble == full }, patience, time.Millisecond, "another one hears it from Nomad as well")
 	d.do(func() {
 		d.room = 2
 		d.schedule(job)
@@ -340,6 +346,8 @@ func TestNoRoomIsSaidInNomadsOwnWords(t *testing.T) {
 		_, err := b.Start(t.Context(), spec("c-1"))
 		return err == nil
 	}, patience, 10*time.Millisecond)
+	assert.Empty(t, b.Duty("t").Trouble)
+	require.Eventually(t, func() bool { return other.Duty("t").Trouble == "" }, patience, time.Millisecond)
 }
 
 func TestAnAllocationThatDoesNotStartSaysWhy(t *testing.T) {
@@ -350,11 +358,13 @@ func TestAnAllocationThatDoesNotStartSaysWhy(t *testing.T) {
 	assert.Equal(t, slots.KindInternal, slots.AsError(err).Kind)
 	require.ErrorContains(t, err, "manifest unknown")
 	assert.Empty(t, list(t, b))
+	assert.Contains(t, b.Duty("t").Trouble, "manifest unknown")
 	d.do(func() {
 		d.broken = ""
 		d.schedule(job)
 	})
 	start(t, b, "c-0")
+	assert.Empty(t, b.Duty("t").Trouble)
 }
 
 func TestAContainerIsUpWhenItAnswersThatItIsReady(t *testing.T) {

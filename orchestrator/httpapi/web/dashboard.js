@@ -145,7 +145,7 @@ function showTiles() {
   text($("tile-held"), String(sum("acquired")));
   text($("tile-held-note"), `of ${plural(total, "slot")} in ${plural(state.containers.size, "container")}`);
   text($("tile-free"), String(sum("available")));
-  text($("tile-free-note"), sum("starting") ? `${plural(sum("starting"), "container")} starting` : "");
+  showTrouble(sum("starting") ? `${plural(sum("starting"), "container")} starting` : "");
   text($("tile-queue"), String(sum("queue")));
   text($("tile-queue-note"), oldest ? `the first waits ${time(oldest * 1000)}` : state.dispatch.waiting ? `${plural(state.dispatch.waiting, "call")} to be sent` : "");
   text($("tile-rate"), (calls / 10).toFixed(calls < 100 ? 1 : 0));
@@ -155,6 +155,17 @@ function showTiles() {
   text($("tile-quarantined"), String(quarantined));
   text($("tile-quarantined-note"), quarantined ? "could not be proven clean" : "");
   $("tile-quarantined-box").classList.toggle("alarm", quarantined > 0);
+}
+
+// showTrouble says why there are no more slots; otherwise what else there is to
+// say.
+function showTrouble(otherwise) {
+  const words = state.pools.find((pool) => pool.trouble)?.trouble.words;
+  const note = $("tile-free-note"), short = words && (words.length > 160 ? words.slice(0, 160) + "…" : words);
+  if (!words) text(note, otherwise);
+  else if (note.textContent !== `no container starts: ${short}`) note.replaceChildren("no container starts: ", named(short));
+  note.title = words ?? "";
+  $("tile-free-box").classList.toggle("alarm", Boolean(words));
 }
 
 // Chart draws lines over the last five minutes. lines: [{name, of(second),
