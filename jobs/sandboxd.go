@@ -20,6 +20,10 @@ const pidsOfItsOwn = 512
 // tasks read it without any policy.
 func VariablePath(job string) string { return "nomad/jobs/" + job }
 
+// LostAfter is how long Nomad waits for a machine that it does not hear of,
+// before it gives up what runs there.
+const LostAfter = 10 * time.Minute
+
 // Sandboxd makes the job of a pool.
 func Sandboxd(t Template) (*api.Job, error) {
 	t, err := t.Complete()
@@ -42,7 +46,7 @@ func Sandboxd(t Template) (*api.Job, error) {
 			Delay: new(5 * time.Second), DelayFunction: new("exponential"), MaxDelay: new(5 * time.Minute), Unlimited: new(true),
 		},
 		// Leases outlive a client that its servers do not hear of for a while.
-		Disconnect: &api.DisconnectStrategy{LostAfter: new(10 * time.Minute), Replace: new(false), Reconcile: new(api.ReconcileOptionKeepOriginal)},
+		Disconnect: &api.DisconnectStrategy{LostAfter: new(LostAfter), Replace: new(false), Reconcile: new(api.ReconcileOptionKeepOriginal)},
 		Update: &api.UpdateStrategy{
 			MaxParallel: new(1), Canary: new(1), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second),
 			HealthyDeadline: new(3 * time.Minute), ProgressDeadline: new(t.Drain + 10*time.Minute), AutoRevert: new(true), AutoPromote: new(true),

@@ -55,6 +55,16 @@
 // and stops the containers that it is told to stop, which are those without
 // leases. What is left at the deadline Nomad stops.
 //
+// # Machines that are not heard of
+//
+// When Nomad does not hear of a machine, what runs there is "unknown" to it for
+// jobs.LostAfter, and lost then. A container there is told of as one that is
+// drained, with that deadline: its leases go on, and no new one is given. Nothing
+// is claimed there; what nobody has claimed there keeps its place in the count,
+// so that another is started above it. No count is lowered meanwhile, for Nomad
+// does not count what it does not hear of, and would make up for it from the top
+// when the machine is back. Then all of it is as before.
+//
 // # What the backend knows
 //
 // It lists the allocations, then follows the event stream. It lists again when

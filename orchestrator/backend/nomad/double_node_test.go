@@ -69,3 +69,75 @@ func (d *double) listNodes(w http.ResponseWriter) {
 	}
 	d.answer(w, all)
 }
+
+// disconnect has Nomad not hear of a node any more: what runs there is unknown,
+// and lost when it does not for as long as the job says.
+func (d *double) disconnect(id string) {
+	d.apart[id]++
+	nth := d.apart[id]
+	for _, a := range d.running() {
+		if a.NodeID != id {
+			continue
+		}
+		now := *a
+		switch {
+		case a.ClientStatus != api.AllocClientStatusRunning:
+			d.lose(&now)
+			continue
+		case a.DesiredStatus != api.AllocDesiredStatusRun:
+			continue // it ends all the same
+		}
+		now.ClientStatus = api.AllocClientStatusUnknown
+		d.put(&now)
+		time.AfterFunc(*d.jobs[a.JobID].TaskGroups[0].Disconnect.LostAfter, func() {
+			d.do(func() {
+				if d.apart[id] == nth {
+					d.lost(a.ID)
+				}
+			})
+		})
+	}
+}
+
+// unheard reports whether Nomad does not hear of the node.
+func (d *double) unheard(id string) bool { return d.apart[id]%2 == 1 }
+
+// lost gives up an allocation whose node is not heard of.
+func (d *double) lost(allocID string) {
+	now := *d.allocs[allocID]
+	if !d.ended && now.ClientStatus == api.AllocClientStatusUnknown {
+		d.lose(&now)
+	}
+}
+
+func (d *double) lose(a *api.Allocation) {
+	if d.gives != nil {
+		d.gives(a.ID)
+	}
+	a.ClientStatus, a.DesiredStatus = api.AllocClientStatusLost, api.AllocDesiredStatusStop
+	d.put(a)
+	_ = d.ports[a.ID].Close()
+	d.schedule(a.JobID)
+}
+
+// reconnect has Nomad hear of the node again. What was to stop meanwhile is
+// stopped now.
+func (d *double) reconnect(id string) {
+	d.apart[id]++
+	changed := map[string]bool{}
+	for _, a := range d.allocs {
+		if a.NodeID != id || a.ClientStatus != api.AllocClientStatusUnknown {
+			continue
+		}
+		now := *a
+		now.ClientStatus = api.AllocClientStatusRunning
+		d.put(&now)
+		changed[a.JobID] = true
+		if a.DesiredStatus != api.AllocDesiredStatusRun || a.DesiredTransition.ShouldMigrate() {
+			d.stop(&now)
+		}
+	}
+	for job := range changed {
+		d.schedule(job)
+	}
+}

@@ -53,8 +53,10 @@ type double struct {
 	deploys  bool          // a scaling begins a deployment that a test ends
 	silent   bool          // events get lost
 	nodes    map[string]*api.Node
+	apart    map[string]int         // how often a node was disconnected or connected again
 	pick     func() string          // where to place; nil: on mine
 	stops    func(allocID string)   // is called when one is told to stop or fails
+	gives    func(allocID string)   // is called when one is given up that is not heard of
 	mine     string                 // the node of what is placed now
 	blinds   bool                   // nobody may read nodes
 	old      bool                   // it knows no locks, and takes them for writes
@@ -83,7 +85,7 @@ func newDoubleWithoutServer(t *testing.T) *double {
 	d := &double{
 		listen: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
 		t:      t, index: 10, jobs: map[string]*api.Job{}, allocs: map[string]*api.Allocation{}, ports: map[string]net.Listener{},
-		variables: map[string]*api.Variable{}, deployed: map[string]*api.Deployment{}, locks: map[string]*time.Timer{}, mine: "node-0", requests: map[string]int{},
+		variables: map[string]*api.Variable{}, deployed: map[string]*api.Deployment{}, locks: map[string]*time.Timer{}, mine: "node-0", apart: map[string]int{}, requests: map[string]int{},
 		room: 1 << 20, starting: 40 * time.Millisecond, stopping: time.Millisecond, ready: true,
 	}
 	d.changed = sync.NewCond(&d.mu)
@@ -154,7 +156,8 @@ func (d *double) schedule(id string) {
 		want = 0
 	}
 	have := d.counted(id)
-	for len(have) > want {
+	heard := slices.DeleteFunc(slices.Clone(have), func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusUnknown })
+	for range len(heard) - want { // what it does not hear of counts here not, and below it does
 		top := have[len(have)-1]
 		have = have[:len(have)-1]
 		d.stopped = append(d.stopped, at(top))
@@ -279,7 +282,7 @@ func (d *double) stop(a *api.Allocation) {
 		}
 		d.do(func() {
 			over := *d.allocs[a.ID]
-			if d.ended || over.ClientTerminalStatus() {
+			if d.ended || over.ClientTerminalStatus() || over.ClientStatus == api.AllocClientStatusUnknown {
 				return
 			}
 			over.ClientStatus = api.AllocClientStatusComplete
@@ -326,8 +329,14 @@ func (d *double) serve(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "alloc not found", http.StatusNotFound)
 			return
 		}
-		d.stop(a)
-		d.schedule(a.JobID)
+		if a.ClientStatus == api.AllocClientStatusUnknown { // it is stopped when its machine is back
+			now := *a
+			now.DesiredTransition.Migrate = new(true)
+			d.put(&now)
+		} else {
+			d.stop(a)
+			d.schedule(a.JobID)
+		}
 		d.answer(w, api.AllocStopResponse{})
 	case "nodes":
 		d.listNodes(w)

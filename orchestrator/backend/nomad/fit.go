@@ -315,7 +315,7 @@ func (p *pool) heldLocked(path string) map[string]string {
 // not to end, and enough for the starts that wait. What Nomad was told to stop
 // or to move it does not count any more, and has another one in its place.
 func (p *pool) needLocked() int {
-	top, n := 0, len(p.waiting)
+	top, n, held := 0, len(p.waiting), map[string]bool{}
 	for _, c := range p.b.all {
 		if c.pool != p || !c.up || !c.stopped.IsZero() {
 			continue
@@ -327,6 +327,12 @@ func (p *pool) needLocked() int {
 		n++
 		if a != nil {
 			top = max(top, a.index+1)
+			held[a.id] = true
+		}
+	}
+	for _, a := range p.allocs {
+		if a.unheard() && a.counted() && !held[a.id] {
+			n++ // nobody can have it, and Nomad puts no other in its place
 		}
 	}
 	return max(top, n)
@@ -353,6 +359,7 @@ func (p *pool) planLocked(now time.Time) plan {
 		patient := c.stopped.Add(p.b.config.Blocked).Sub(now)
 		switch {
 		case !c.told && !a.counted(): // it ends without us
+		case c.told && a.unheard(): // Nomad remembers it
 		case c.told && (!a.counted() || patient > 0):
 			wait(patient)
 		case c.told, a.index < out.need, patient <= 0:
@@ -391,7 +398,7 @@ func (p *pool) blockedLocked() bool {
 		if !a.counted() {
 			continue
 		}
-		if a.moves || indices[a.index] || a.index < 0 {
+		if a.moves || a.unheard() || indices[a.index] || a.index < 0 {
 			return true
 		}
 		indices[a.index] = true
@@ -522,7 +529,7 @@ func (p *pool) unplacedLocked(now time.Time) {
 	}
 	coming := 0
 	for _, a := range p.allocs {
-		if a.counted() && p.ofAllocLocked(a.id) == nil {
+		if a.counted() && !a.unheard() && p.ofAllocLocked(a.id) == nil {
 			coming++
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"berth/jobs"
 )
 
 // node is a machine, as far as it matters here: whether it is drained.
@@ -126,8 +128,8 @@ func (b *Backend) nodeLocked(now node) {
 	}
 }
 
-// leavesLocked reports whether the allocation is to end: because it was told
-// to, or its machine is drained.
+// leavesLocked reports whether the allocation is to end, or may: because it was
+// told to, its machine is drained, or Nomad does not hear of that.
 func (b *Backend) leavesLocked(a *alloc) (leaves bool, deadline time.Time) {
 	drained, ok := b.nodes[a.node]
 	if ok {
@@ -140,8 +142,19 @@ func (b *Backend) leavesLocked(a *alloc) (leaves bool, deadline time.Time) {
 		}
 		return true, deadline
 	}
-	return ok || a.moves, deadline
+	if a.unheard() {
+		at := whole(a.modified.Add(jobs.LostAfter))
+		if deadline.IsZero() || at.Before(deadline) {
+			deadline = at
+		}
+	}
+	return ok || a.moves || a.unheard(), deadline
 }
+
+// unheard reports whether Nomad does not hear of the allocation's machine. It
+// goes on there, if the machine does, and Nomad waits for it: it puts nothing in
+// its place, and does not count it when a count is lowered.
+func (a *alloc) unheard() bool { return a.client == api.AllocClientStatusUnknown }
 
 // moveOn stops what nobody has claimed on a machine that is drained, so that
 // Nomad places it on another one: nothing else would before the deadline.

@@ -168,6 +168,9 @@ func (p *pool) applyLocked(a *alloc, fresh bool) {
 		}
 		a.ready, a.probed, a.rotated = old.ready, old.probed, old.rotated
 		a.moves, a.moved = a.moves || old.moves, old.moved
+		if a.unheard() && old.unheard() {
+			a.modified = old.modified
+		}
 	}
 	if !a.ended() {
 		p.allocs[a.id] = a

@@ -68,7 +68,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	d := w.d
 	d.listen, d.again, d.stopping, d.starting = w.net.listen, 2*time.Second, 3*time.Second, time.Second
-	d.pick, d.stops, d.fault = w.place, w.stops, w.fault
+	d.pick, d.stops, d.gives, d.fault = w.place, w.stops, w.gives, w.fault
 	listener, err := w.net.listen()
 	require.NoError(t, err)
 	server := &http.Server{Handler: http.HandlerFunc(d.serve), ReadHeaderTimeout: time.Hour}
@@ -95,10 +95,19 @@ func newWorld(t *testing.T, seed uint64) *world {
 func (w *world) place() string {
 	for i := 0; ; i++ {
 		id := fmt.Sprintf("node-%d", (len(w.d.allocs)+i)%simNodes)
-		if n := w.d.nodes[id]; n == nil || n.DrainStrategy == nil {
+		if n := w.d.nodes[id]; (n == nil || n.DrainStrategy == nil) && !w.d.unheard(id) {
 			return id
 		}
 	}
+}
+
+// gives is the oracle of what is given up because its node is not heard of.
+func (w *world) gives(allocID string) {
+	one := w.agent(urlOf(w.d.allocs[allocID]))
+	w.excuse(urlOf(w.d.allocs[allocID]), "its node was not heard of for too long", len(one.leases()))
+	one.mu.Lock()
+	one.dead = true
+	one.mu.Unlock()
 }
 
 // stops is the oracle of stopping: an allocation that is told to stop has no
@@ -301,6 +310,7 @@ var operations = []struct {
 		}
 	}},
 	{"node drain", 4, (*world).drainNode},
+	{"node disconnected", 3, (*world).disconnectNode},
 	{"leader cut off", 3, func(w *world) {
 		o := w.any()
 		for _, one := range w.seats {
@@ -331,6 +341,9 @@ var operations = []struct {
 				return
 			}
 			a := all[w.random.IntN(len(all))]
+			if w.d.unheard(a.NodeID) {
+				return
+			}
 			one := w.agent(urlOf(a))
 			w.excuse(urlOf(a), "it was lost", len(one.leases()))
 			one.mu.Lock()
@@ -379,17 +392,38 @@ func (w *world) drainNode() {
 		deadline = time.Now().Add(time.Duration(5+w.random.IntN(60)) * time.Second).Truncate(time.Second)
 	}
 	w.d.do(func() {
-		drained := 0
-		for _, n := range w.d.nodes {
-			if n.DrainStrategy != nil {
-				drained++
+		if w.spare(id) {
+			w.d.drain(id, deadline)
+			w.later(2*time.Minute, func() { w.d.do(func() { w.d.undrain(id) }) })
+		}
+	})
+}
+
+// spare reports whether the node is at work, and enough others are. d.mu is held.
+func (w *world) spare(id string) bool {
+	away := 0
+	for i := range simNodes {
+		other := fmt.Sprintf("node-%d", i)
+		n := w.d.nodes[other]
+		if n != nil && n.DrainStrategy != nil || w.d.unheard(other) {
+			if other == id {
+				return false
 			}
+			away++
 		}
-		if n := w.d.nodes[id]; drained >= simNodes/2 || n != nil && n.DrainStrategy != nil {
-			return
+	}
+	return away < simNodes/2
+}
+
+// disconnectNode has Nomad not hear of a node for a while, mostly for less than
+// it waits.
+func (w *world) disconnectNode() {
+	id := fmt.Sprintf("node-%d", w.random.IntN(simNodes))
+	w.d.do(func() {
+		if w.spare(id) {
+			w.d.disconnect(id)
+			w.later([]time.Duration{2 * time.Minute, 2 * time.Minute, 20 * time.Minute}[w.random.IntN(3)], func() { w.d.do(func() { w.d.reconnect(id) }) })
 		}
-		w.d.drain(id, deadline)
-		w.later(2*time.Minute, func() { w.d.do(func() { w.d.undrain(id) }) })
 	})
 }
 
