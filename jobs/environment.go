@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -100,20 +101,22 @@ func poolEnvironment(t Template) (map[string]string, error) {
 }
 
 // PoolOf is what the orchestrator of that environment makes its pool's job of:
-// Orchestrator turned around. Variables that are no settings of a pool are not
-// looked at.
-func PoolOf(env map[string]string) (Template, error) {
-	t := Template{Job: PoolPrefix + "default", Count: 2} // the orchestrator's defaults, where they are not ours
+// Orchestrator turned around. more are the variables that say nothing of it.
+func PoolOf(env map[string]string) (t Template, more map[string]string, err error) {
+	t = Template{Job: PoolPrefix + "default", Count: 2} // the orchestrator's defaults, where they are not ours
+	more = maps.Clone(env)
 	for _, s := range settings() {
 		text, found := env[s.name]
 		if !found {
 			continue
 		}
 		if err := s.set(&t, text); err != nil {
-			return Template{}, fmt.Errorf("%s: %w", s.name, err)
+			return Template{}, nil, fmt.Errorf("%s: %w", s.name, err)
 		}
+		delete(more, s.name)
 	}
-	return t.Complete()
+	t, err = t.Complete()
+	return t, more, err
 }
 
 func words(name string, at func(*Template) *string) setting {

@@ -87,7 +87,7 @@ func poolOf(t *testing.T, of jobs.Template) jobs.Template {
 	made, err := c.nomad().Template(c.Templates[0].Spec(""))
 	require.NoError(t, err)
 	made.Count, made.Meta = c.Templates[0].MinContainers, of.Meta // which it gives itself
-	known, err := jobs.PoolOf(job.TaskGroups[0].Tasks[0].Env)
+	known, _, err := jobs.PoolOf(job.TaskGroups[0].Tasks[0].Env)
 	require.NoError(t, err)
 	known.Namespace, known.Region, known.Meta = of.Namespace, of.Region, of.Meta
 	pool, err := jobs.Sandboxd(made)
@@ -134,9 +134,9 @@ func TestAJobThatTheOrchestratorWouldCallOtherwiseMakesNone(t *testing.T) {
 	_, err := jobs.Orchestrator(jobs.Template{Job: jobs.PoolPrefix + strings.Repeat("a", 40)})
 	require.NoError(t, err)
 	for _, name := range []string{"ORCHESTRATOR_SLOTS", "ORCHESTRATOR_CPUS", "ORCHESTRATOR_NOMAD_WRITABLE", "ORCHESTRATOR_NOMAD_DRAIN", "ORCHESTRATOR_CONTAINERS"} {
-		_, err := jobs.PoolOf(map[string]string{name: "many"})
+		_, _, err := jobs.PoolOf(map[string]string{name: "many"})
 		require.ErrorContains(t, err, name)
 	}
-	_, err = jobs.PoolOf(map[string]string{"ORCHESTRATOR_ISOLATION_REQUIRE": "strong"})
+	_, _, err = jobs.PoolOf(map[string]string{"ORCHESTRATOR_ISOLATION_REQUIRE": "strong"})
 	require.ErrorContains(t, err, "strong")
 }

@@ -88,6 +88,8 @@ type nomadJob struct {
 	driver        string
 	orchestrator  string // what runs in the orchestrator's job; "": the default
 	orchestrators int
+	more          map[string]string // of the orchestrator's environment, that is to stay
+	disowned      bool              // the orchestrator that registered what runs does not know this
 }
 
 // build makes the job of the name, which is one of names.
@@ -97,6 +99,9 @@ func (j *nomadJob) build(name string, names []string, flags *pflag.FlagSet) (job
 		return jobs.File{}, usagef("unknown job %q: want one of %s", name, strings.Join(names, " "))
 	}
 	if err := j.check(name, flags); err != nil {
+		return jobs.File{}, err
+	}
+	if err := j.checkDriver(name, flags); err != nil {
 		return jobs.File{}, err
 	}
 	j.template.Driver = jobs.Driver(j.driver)
@@ -114,6 +119,8 @@ func (j *nomadJob) build(name string, names []string, flags *pflag.FlagSet) (job
 	}
 	group := file.Job.TaskGroups[0]
 	group.Count = &j.orchestrators
+	maps.Copy(group.Tasks[0].Env, j.more)
+
 	if j.orchestrator != "" {
 		runs := "image"
 		if j.template.Driver != jobs.Docker {
@@ -138,36 +145,53 @@ func appliesTo(flag string) []string {
 	}
 }
 
-// check refuses flags that were given and would be of no effect.
-func (j *nomadJob) check(name string, given *pflag.FlagSet) error {
-	own := pflag.NewFlagSet("", pflag.ContinueOnError)
-	new(nomadJob).flags(own)
-	var err error
-	refuse := func(flag, why string) {
-		if err == nil && given.Changed(flag) {
-			err = usagef("--%s: %s", flag, why)
-		}
+// refuser keeps the first of the flags that were given and cannot be.
+type refuser struct {
+	given *pflag.FlagSet
+	err   error
+}
+
+func (r *refuser) refuse(flag, why string) {
+	if r.err == nil && r.given.Changed(flag) {
+		r.err = usagef("--%s: %s", flag, why)
 	}
+}
+
+// check refuses flags that say nothing of what is named, and those that make no
+// sense whatever runs.
+func (j *nomadJob) check(name string, given *pflag.FlagSet) error {
+	own, r := pflag.NewFlagSet("", pflag.ContinueOnError), refuser{given: given}
+	new(nomadJob).flags(own)
 	own.VisitAll(func(f *pflag.Flag) {
 		if to := appliesTo(f.Name); !slices.Contains(to, name) {
-			refuse(f.Name, fmt.Sprintf("%s has nothing to do with it, but %s", name, strings.Join(to, " and ")))
+			r.refuse(f.Name, fmt.Sprintf("%s has nothing to do with it, but %s", name, strings.Join(to, " and ")))
 		}
 	})
-	switch {
-	case name == "prepull": // there are images with docker only
-	case j.driver == string(jobs.Docker):
-		refuse("sandboxd", "it is of the other drivers; --image is of docker")
-	default:
-		refuse("image", "it is of the docker driver; --sandboxd is of the others")
-		refuse("runtime", "it is of the docker driver")
+	if !slices.Contains(jobs.Drivers(), jobs.Driver(j.driver)) {
+		r.refuse("driver", fmt.Sprintf("%q: want docker, exec or raw_exec", j.driver))
 	}
-	if given.Changed("cores") && j.template.Cores > 0 {
-		refuse("cpu", "--cores say already what CPUs there are")
+	if j.template.Cores > 0 && given.Changed("cores") {
+		r.refuse("cpu", "--cores say already what CPUs there are")
 	}
 	if j.orchestrators < 1 {
-		refuse("orchestrators", "want 1 or more")
+		r.refuse("orchestrators", "want 1 or more")
 	}
-	return err
+	return r.err
+}
+
+// checkDriver refuses flags of which the driver takes no notice, which may be
+// that of the job that runs. Images are fetched with docker only.
+func (j *nomadJob) checkDriver(name string, given *pflag.FlagSet) error {
+	r := refuser{given: given}
+	switch {
+	case name == "prepull":
+	case j.driver == string(jobs.Docker):
+		r.refuse("sandboxd", "it is of the other drivers; --image is of docker")
+	default:
+		r.refuse("image", "it is of the docker driver; --sandboxd is of the others")
+		r.refuse("runtime", "it is of the docker driver")
+	}
+	return r.err
 }
 
 // flags makes the flags of a job's template.

@@ -110,7 +110,7 @@ func orchestratorOf(t *testing.T, args ...string) (job, pool string, env map[str
 	}
 	require.NoError(t, json.Unmarshal([]byte(job), &made))
 	env = made.Job.TaskGroups[0].Tasks[0].Env
-	template, err := jobs.PoolOf(env)
+	template, _, err := jobs.PoolOf(env)
 	require.NoError(t, err)
 	template.Namespace = made.Job.Namespace // Nomad tells its tasks
 	of, err := jobs.Sandboxd(template)

@@ -25,9 +25,15 @@ const (
 
 // asRunning is said of plan and of deploy.
 const asRunning = `
-What no flag says is as in the job of the pool that runs: its image, its count,
-its slots. The job of a pool that does not run yet, and the other jobs, are as
-"berth nomad render" prints them.`
+What no flag says is as in the job that runs: of the pool its image, its count,
+its slots; of the orchestrator the pool that it registers, its own image, how
+many there are and their other settings. The first orchestrator of a pool that
+runs is given the pool as it is. Where nothing runs, and of the job that
+fetches images, all is as "berth nomad render" prints it.
+
+An orchestrator registers the job of its pool when it needs a container and the
+job has other slots or another isolation than its own settings say. So it is
+told of those first, by a deploy of the orchestrator, then the pool is changed.`
 
 // operator asks the Nomad of the environment.
 func operator(t jobs.Template) (*operate.Operator, error) {
@@ -60,18 +66,50 @@ func onNomad(do command) func(*cobra.Command, []string) error {
 
 // make makes the job, from that which runs as far as no flag says otherwise.
 func (j *nomadJob) make(ctx context.Context, o *operate.Operator, name string, flags *pflag.FlagSet) (jobs.File, error) {
-	if name == "sandboxd" {
-		running, found, err := o.Running(ctx, j.template.Job)
-		if err != nil {
-			return jobs.File{}, err
-		}
-		if found {
-			if err := j.adopt(running, flags); err != nil {
-				return jobs.File{}, err
-			}
-		}
+	err := j.check(name, flags)
+	if err != nil {
+		return jobs.File{}, err
+	}
+	switch name {
+	case "sandboxd":
+		err = j.fromPool(ctx, o, flags)
+	case "orchestrator":
+		err = j.fromOrchestrator(ctx, o, flags)
+	}
+	if err != nil {
+		return jobs.File{}, err
 	}
 	return j.build(name, slices.Sorted(maps.Keys(nomadFiles())), flags)
+}
+
+func (j *nomadJob) fromPool(ctx context.Context, o *operate.Operator, flags *pflag.FlagSet) error {
+	running, found, err := o.Running(ctx, j.template.Job)
+	if err != nil || !found {
+		return err
+	}
+	return j.adopt(running, flags)
+}
+
+func (j *nomadJob) fromOrchestrator(ctx context.Context, o *operate.Operator, flags *pflag.FlagSet) error {
+	running, found, err := o.Serving(ctx)
+	if err != nil {
+		return err
+	}
+	if !found { // it is the first of a pool that may be there
+		return j.fromPool(ctx, o, flags)
+	}
+	was := running.Template.Driver
+	if !flags.Changed("orchestrators") && running.Count > 0 {
+		j.orchestrators = running.Count
+	}
+	j.more = running.More
+	if err := j.adopt(running.Template, flags); err != nil {
+		return err
+	}
+	if !flags.Changed("orchestrator") && j.driver == string(was) {
+		j.orchestrator = running.Runs
+	}
+	return nil
 }
 
 // adopt takes what runs and sets the flags that were given once more.
@@ -105,6 +143,7 @@ func (j *nomadJob) adopt(running jobs.Template, flags *pflag.FlagSet) error {
 	if j.template.Slots != was.Slots || j.template.Isolation != was.Isolation {
 		// The orchestrator has to find that this is not what it asked for.
 		j.template.Meta = maps.Clone(j.template.Meta)
+		_, j.disowned = j.template.Meta[jobs.MetaSpec]
 		delete(j.template.Meta, jobs.MetaSpec)
 	}
 	return nil
@@ -146,6 +185,9 @@ func (a *app) plan(ctx context.Context, cmd *cobra.Command, j *nomadJob, name st
 	if err != nil {
 		return operate.Plan{}, err
 	}
+	if err := a.takenBack(ctx, o, name, j, cmd.Flags()); err != nil {
+		a.progress("a deploy would be refused: %v", err)
+	}
 	p, err := o.Plan(ctx, file.Job)
 	if err != nil {
 		return p, err
@@ -158,7 +200,7 @@ func (a *app) plan(ctx context.Context, cmd *cobra.Command, j *nomadJob, name st
 
 func (a *app) nomadDeployCommand() *cobra.Command {
 	var j nomadJob
-	var detach bool
+	var detach, force bool
 	var within time.Duration
 	names := slices.Sorted(maps.Keys(nomadFiles()))
 	cmd := &cobra.Command{
@@ -171,6 +213,7 @@ that is not fails with Nomad's own words.
 	}
 	j.flags(cmd.Flags())
 	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the deployment")
+	cmd.Flags().BoolVar(&force, "force", false, "deploy a pool that the orchestrator is going to change back")
 	cmd.Flags().DurationVar(&within, "timeout", 15*time.Minute, "wait so long; Nomad goes on then")
 	cmd.RunE = onNomad(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 		if within <= 0 {
@@ -186,6 +229,12 @@ that is not fails with Nomad's own words.
 		file, err := j.make(ctx, o, args[0], cmd.Flags())
 		if err != nil {
 			return err
+		}
+		if err := a.takenBack(ctx, o, args[0], &j, cmd.Flags()); err != nil {
+			if !force {
+				return fmt.Errorf("%w; --force deploys it all the same", err)
+			}
+			a.progress("%v", err)
 		}
 		p, err := o.Plan(ctx, file.Job) // for the index that what runs has
 		if err != nil {

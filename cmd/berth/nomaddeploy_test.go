@@ -28,6 +28,8 @@ func nomadDouble(t *testing.T, answers map[string]any) (asked func() []string) {
 			http.Error(w, "not found", http.StatusNotFound)
 		case int:
 			http.Error(w, "as it was told", answer)
+		case func(r *http.Request) any:
+			_ = json.NewEncoder(w).Encode(answer(r))
 		case http.Handler:
 			answer.ServeHTTP(w, r)
 		default:
@@ -136,6 +138,159 @@ func TestNomadJobKeepsWhatRunsBehindItsFlags(t *testing.T) {
 	assert.Contains(t, was.template.Meta, "berth_spec")
 }
 
+// rendered is the job as Nomad tells of one that runs.
+func rendered(t *testing.T, args ...string) object {
+	t.Helper()
+	status, out, errs := runMain(t.Context(), append([]string{"nomad", "render", "--json"}, args...)...)
+	require.Zero(t, status, errs)
+	var made object
+	require.NoError(t, json.Unmarshal([]byte(out), &made))
+	job := made["Job"].(object)
+	job["JobModifyIndex"] = 8
+	return job
+}
+
+// deployed is a Nomad on which the jobs run, and those that are registered.
+func deployed(t *testing.T, jobs ...object) (registered func() []object) {
+	t.Helper()
+	var mu sync.Mutex
+	var all []object
+	answers := map[string]any{
+		"PUT validate/job": object{},
+		"PUT jobs": func(r *http.Request) any {
+			var request object
+			if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, request["Job"].(object))
+			return object{"EvalID": "", "JobModifyIndex": 9}
+		},
+	}
+	for _, job := range jobs {
+		answers["GET job/"+job["ID"].(string)] = job
+	}
+	for _, id := range []string{"berth-default", "berth-orchestrator", "berth-big"} {
+		answers["PUT job/"+id+"/plan"] = object{"Diff": object{"Type": "Edited"}, "JobModifyIndex": 8}
+		answers["GET var/nomad/jobs/"+id] = object{"Path": "nomad/jobs/" + id, "Items": object{"token": "t"}}
+	}
+	nomadDouble(t, answers)
+	return func() []object {
+		mu.Lock()
+		defer mu.Unlock()
+		return all
+	}
+}
+
+// environmentOf is that of the job's only task.
+func environmentOf(job object) object {
+	return job["TaskGroups"].([]any)[0].(object)["Tasks"].([]any)[0].(object)["Env"].(object)
+}
+
+func TestNomadDeployLeavesNoPoolWithLessIsolationUnsaid(t *testing.T) {
+	registered := deployed(t, rendered(t, "sandboxd", "--count", "5"), rendered(t, "orchestrator"))
+	run := func(args ...string) (int, string) {
+		status, _, errs := runMain(t.Context(), append([]string{"nomad"}, args...)...)
+		return status, errs
+	}
+	const command = "`berth nomad deploy orchestrator --isolation-require ns --slots 9` first"
+	status, errs := run("deploy", "sandboxd", "--isolation-require", "ns", "--slots", "9")
+	assert.Equal(t, exitFailed, status)
+	assert.Contains(t, errs, command)
+	assert.Contains(t, errs, `--isolation-require "", not ns`)
+	assert.Contains(t, errs, "--force")
+	assert.Empty(t, registered())
+	status, errs = run("plan", "sandboxd", "--isolation-require", "ns", "--slots", "9")
+	assert.Equal(t, exitChanges, status)
+	assert.Contains(t, errs, command)
+
+	status, errs = run("deploy", "sandboxd", "--isolation-require", "ns", "--slots", "9", "--force")
+	require.Zero(t, status, errs)
+	assert.Contains(t, errs, command)
+	require.Len(t, registered(), 1)
+	forced := registered()[0]
+	forced["JobModifyIndex"] = 8
+
+	registered = deployed(t, forced, rendered(t, "orchestrator"))
+	status, errs = run("deploy", "sandboxd", "--image", "new:2")
+	assert.Equal(t, exitFailed, status, "what was forced is still to be taken back")
+	assert.Contains(t, errs, "--image new:2 --isolation-require ns --slots 9")
+	assert.Empty(t, registered())
+
+	registered = deployed(t, forced, rendered(t, "orchestrator", "--isolation-require", "ns", "--slots", "9"))
+	status, errs = run("deploy", "sandboxd", "--image", "new:2")
+	require.Zero(t, status, errs)
+	assert.Contains(t, errs, "`berth nomad deploy orchestrator --image new:2` changes them")
+	assert.Len(t, registered(), 1)
+
+	deployed(t, rendered(t, "sandboxd"), rendered(t, "orchestrator"))
+	for _, args := range [][]string{
+		{"--isolation-require", "landlock"},                 // as sandboxd's default
+		{"--job", "berth-big", "--isolation-require", "ns"}, // the orchestrator has another pool
+		{"--count", "2"},
+	} {
+		status, errs = run(append([]string{"deploy", "sandboxd"}, args...)...)
+		require.Zero(t, status, errs)
+		assert.NotContains(t, errs, "deploy orchestrator", "%v", args)
+	}
+	status, errs = run("deploy", "sandboxd", "--count", "7")
+	require.Zero(t, status, errs)
+	assert.Contains(t, errs, "deploy orchestrator --count 7")
+
+	of := rendered(t, "sandboxd")
+	of["Meta"] = object{"berth_spec": "{}"}
+	registered = deployed(t, of)
+	status, errs = run("deploy", "sandboxd", "--isolation-require", "ns")
+	assert.Equal(t, exitFailed, status, "somebody has registered it")
+	assert.Contains(t, errs, "registers its own again")
+	assert.Empty(t, registered())
+}
+
+func TestNomadDeployOfTheOrchestratorKeepsWhatNoFlagSays(t *testing.T) {
+	running := rendered(t, "orchestrator", "--driver", "raw_exec", "--sandboxd", "/opt/sandboxd", "--orchestrator", "/opt/orchestrator",
+		"--orchestrators", "2", "--job", "berth-big", "--slots", "30", "--node-pool", "gpu", "--isolation-require", "uid", "--cores", "4")
+	environmentOf(running)["ORCHESTRATOR_MAX_CONTAINERS"] = "50"
+	registered := deployed(t, running)
+	status, _, errs := runMain(t.Context(), "nomad", "deploy", "orchestrator", "--isolation-require", "ns", "--cpu", "700")
+	require.Zero(t, status, errs)
+	require.Len(t, registered(), 1)
+	now := registered()[0]
+	env := environmentOf(now)
+	for name, want := range map[string]any{
+		"ORCHESTRATOR_ISOLATION_REQUIRE": "ns", "ORCHESTRATOR_NOMAD_CPU": "700", "ORCHESTRATOR_NOMAD_CORES": nil,
+		"ORCHESTRATOR_SLOTS": "30", "ORCHESTRATOR_TEMPLATE": "big", "ORCHESTRATOR_SANDBOXD": "/opt/sandboxd",
+		"ORCHESTRATOR_NOMAD_NODE_POOL": "gpu", "ORCHESTRATOR_MAX_CONTAINERS": "50",
+	} {
+		assert.Equal(t, want, env[name], name)
+	}
+	group := now["TaskGroups"].([]any)[0].(object)
+	assert.InDelta(t, 2, group["Count"], 0)
+	assert.Equal(t, "/opt/orchestrator", group["Tasks"].([]any)[0].(object)["Config"].(object)["command"])
+
+	status, _, errs = runMain(t.Context(), "nomad", "deploy", "orchestrator", "--driver", "docker", "--orchestrators", "1")
+	require.Zero(t, status, errs)
+	group = registered()[1]["TaskGroups"].([]any)[0].(object)
+	assert.InDelta(t, 1, group["Count"], 0)
+	assert.Equal(t, "berth/orchestrator:local", group["Tasks"].([]any)[0].(object)["Config"].(object)["image"], "the program of one driver is no image of another")
+
+	environmentOf(running)["ORCHESTRATOR_SLOTS"] = "many"
+	status, _, errs = runMain(t.Context(), "nomad", "deploy", "orchestrator")
+	assert.Equal(t, exitFailed, status)
+	assert.Contains(t, errs, "ORCHESTRATOR_SLOTS")
+}
+
+func TestNomadDeployGivesTheFirstOrchestratorThePoolAsItIs(t *testing.T) {
+	registered := deployed(t, rendered(t, "sandboxd", "--isolation-require", "ns", "--slots", "30", "--count", "5"))
+	status, _, errs := runMain(t.Context(), "nomad", "deploy", "orchestrator", "--slots", "9")
+	require.Zero(t, status, errs)
+	require.Len(t, registered(), 1)
+	env := environmentOf(registered()[0])
+	assert.Equal(t, "ns", env["ORCHESTRATOR_ISOLATION_REQUIRE"])
+	assert.Equal(t, "5", env["ORCHESTRATOR_CONTAINERS"])
+	assert.Equal(t, "9", env["ORCHESTRATOR_SLOTS"])
+}
+
 func TestNomadCommandsSayWhatIsWrong(t *testing.T) {
 	t.Setenv("NOMAD_ADDR", "http://127.0.0.1:1")
 	t.Setenv("BERTH_URL", "http://127.0.0.1:1")
@@ -148,7 +303,8 @@ func TestNomadCommandsSayWhatIsWrong(t *testing.T) {
 		{[]string{"plan", "sandboxd"}, 255, "connection refused"},
 		{[]string{"deploy", "sandboxd"}, exitUnreachable, "NOMAD_ADDR"},
 		{[]string{"deploy", "prepull", "--timeout", "0s"}, exitUsage, "--timeout"},
-		{[]string{"deploy", "sandboxd", "--driver", "qemu"}, exitUnreachable, "NOMAD_ADDR"},
+		{[]string{"deploy", "sandboxd", "--driver", "qemu"}, exitUsage, "--driver"},
+		{[]string{"plan", "prepull", "--slots", "4"}, exitUsage, "--slots"},
 		{[]string{"deploy", "orchestrator", "--driver", "qemu"}, exitUsage, "driver"},
 		{[]string{"status"}, exitUnreachable, "NOMAD_ADDR"},
 		{[]string{"rotate"}, exitUnreachable, "NOMAD_ADDR"},

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"berth/jobs"
+	"berth/orchestrator/backend/nomad/operate"
+	"berth/slots"
+)
+
+// takenBack is the error that the orchestrator is going to register the pool's
+// job with other slots or another isolation than it is deployed with. What else
+// of its settings differs is told: it counts for jobs that it registers anew.
+func (a *app) takenBack(ctx context.Context, o *operate.Operator, name string, j *nomadJob, given *pflag.FlagSet) error {
+	if name != "sandboxd" {
+		return nil
+	}
+	own, found, err := o.Serving(ctx)
+	if err != nil {
+		a.progress("what the orchestrator registers cannot be told: %v", err)
+		found = false
+	}
+	if !found || own.Template.Job != j.template.Job {
+		if j.disowned {
+			return fmt.Errorf("job %s was registered by an orchestrator that is no job of this Nomad: give it these slots and this isolation first, or it registers its own again", j.template.Job)
+		}
+		return nil
+	}
+	differ := j.differs(own.Template, given)
+	var words []string
+	for _, name := range []string{"slots", "isolation-require"} {
+		if d, ok := differ[name]; ok {
+			words = append(words, fmt.Sprintf("--%s %s, not %s", name, cmp.Or(d.own, `""`), cmp.Or(d.here, `""`)))
+		}
+	}
+	if len(words) > 0 {
+		return fmt.Errorf("the orchestrator registers job %s with %s: run `berth nomad deploy orchestrator%s` first", j.template.Job, strings.Join(words, " and "), differ.flags())
+	}
+	if len(differ) > 0 {
+		a.progress("the orchestrator has other settings, for jobs that it registers: `berth nomad deploy orchestrator%s` changes them", differ.flags())
+	}
+	return nil
+}
+
+// difference is what a flag is here and in the orchestrator's own settings.
+type difference struct{ here, own string }
+
+// differences are by flag.
+type differences map[string]difference
+
+// flags are those that take what is here over to the orchestrator.
+func (d differences) flags() string {
+	var all strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		value := d[name].here
+		if value == "" {
+			value = `""`
+		}
+		fmt.Fprintf(&all, " --%s %s", name, value)
+	}
+	return all.String()
+}
+
+// differs holds the template, which is complete, against the orchestrator's
+// own. How many containers there are changes with what they have to do: that
+// counts only when it was given.
+func (j *nomadJob) differs(own jobs.Template, given *pflag.FlagSet) differences {
+	of := func(t jobs.Template) map[string]string {
+		one, flags, values := nomadJob{}, pflag.NewFlagSet("", pflag.ContinueOnError), map[string]string{}
+		one.flags(flags)
+		one.template, one.driver = t, string(t.Driver)
+		flags.VisitAll(func(f *pflag.Flag) {
+			if list, ok := f.Value.(pflag.SliceValue); ok {
+				values[f.Name] = strings.Join(list.GetSlice(), ",")
+				return
+			}
+			values[f.Name] = f.Value.String()
+		})
+		return values
+	}
+	here, there, all := of(j.template), of(own), differences{}
+	for name, value := range here {
+		switch name {
+		case "namespace", "orchestrator", "orchestrators":
+			continue
+		case "count":
+			if !given.Changed(name) {
+				continue
+			}
+		case "node-pool":
+			if cmp.Or(value, "default") == cmp.Or(there[name], "default") {
+				continue
+			}
+		case "isolation-require":
+			if least(value) == least(there[name]) {
+				continue
+			}
+		}
+		if value != there[name] {
+			all[name] = difference{value, there[name]}
+		}
+	}
+	return all
+}
+
+// least is the requirement, in one of the ways of writing it.
+func least(text string) string {
+	r, err := slots.ParseRequirement(cmp.Or(text, jobs.DefaultIsolation))
+	if err != nil {
+		return text
+	}
+	return r.String()
+}
