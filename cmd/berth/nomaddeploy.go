@@ -14,7 +14,7 @@ import (
 
 	"berth/jobs"
 	"berth/orchestrator/backend/nomad/operate"
-	"berth/orchestrator/client"
+	"berth/slots"
 )
 
 // Exit statuses of "nomad plan", which are Nomad's own.
@@ -44,21 +44,29 @@ func operator(t jobs.Template) (*operate.Operator, error) {
 	return o, nil
 }
 
-// onNomad is interruptible, says then what goes on, and what to do when no Nomad
-// answers.
+// onNomad is interruptible and says then what goes on, else what mends an error
+// of Nomad's.
 func onNomad(do command) func(*cobra.Command, []string) error {
 	return interruptible(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 		err := do(ctx, cmd, args)
 		_, told := errors.AsType[*failure](err)
+		_, ofServer := errors.AsType[*slots.Error](err)
+		if told || ofServer {
+			return err
+		}
+		kind, mend := operate.Explain(err)
 		switch goesOn := errors.Is(err, operate.ErrGoesOn); {
-		case told:
 		case goesOn && ctx.Err() != nil:
 			return &failure{exitInterrupted, fmt.Errorf("interrupted: %w", err)}
-		case !operate.Unreachable(err) || client.Unreachable(err):
-		case goesOn:
+		case !goesOn && mend != "":
+			err = fmt.Errorf("%w; %s", err, mend)
+		}
+		switch kind {
+		case operate.Unreachable:
 			return &failure{exitUnreachable, err}
-		default:
-			return &failure{exitUnreachable, fmt.Errorf("%w: no Nomad answers there; name one by NOMAD_ADDR", err)}
+		case operate.Misconfigured:
+			return &failure{exitConfig, err}
+		case operate.Other:
 		}
 		return err
 	})
@@ -164,14 +172,20 @@ something would, 255 when there is no plan to be had.`,
 	j.flags(cmd.Flags())
 	cmd.RunE = onNomad(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 		p, err := a.plan(ctx, cmd, &j, args[0])
-		if _, told := errors.AsType[*failure](err); err != nil && !told {
-			return &failure{exitNoAnswer, err}
-		}
 		if err == nil && p.Changes() {
 			return &failure{status: exitChanges}
 		}
 		return err
 	})
+	plan := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := plan(cmd, args)
+		told, ok := errors.AsType[*failure](err)
+		if err == nil || ok && slices.Contains([]int{exitChanges, exitUsage, exitInterrupted}, told.status) {
+			return err
+		}
+		return &failure{exitNoAnswer, err}
+	}
 	return cmd
 }
 
@@ -241,6 +255,9 @@ that is not fails with Nomad's own words.
 			return err
 		}
 		d, err := o.Deploy(ctx, file.Job, p.ModifyIndex, detach, a.progress)
+		if errors.Is(err, operate.ErrGoesOn) {
+			err = fmt.Errorf("%w; \"berth nomad status --job %s\" says how far it is", err, d.Job)
+		}
 		if a.asJSON(cmd, true) && d.ModifyIndex > 0 {
 			return errors.Join(err, a.printJSON(d))
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -69,6 +70,7 @@ func TestNomadPlanEndsAsNomadsOwn(t *testing.T) {
 			assert.Contains(t, out, c.prints)
 			if c.status == 255 {
 				assert.Contains(t, errs, "as it was told")
+				assert.Contains(t, errs, "NOMAD_TOKEN")
 			}
 			status, out, _ = runMain(t.Context(), "nomad", "plan", "sandboxd")
 			assert.Equal(t, c.status, status)
@@ -109,8 +111,45 @@ func TestNomadDeployChangesOnlyWhatFlagsSay(t *testing.T) {
 	assert.Contains(t, errs, "registered job berth-default")
 
 	status, _, errs = runMain(t.Context(), "nomad", "deploy", "sandboxd", "--job", "berth-other")
-	assert.Equal(t, exitFailed, status)
+	assert.Equal(t, exitConfig, status)
 	assert.Contains(t, errs, "as it was told")
+	assert.Contains(t, errs, "NOMAD_TOKEN")
+}
+
+func TestNomadDeployThatIsNotFollowedToItsEndSaysSo(t *testing.T) {
+	answers := func(deployment any) map[string]any {
+		return map[string]any{
+			"PUT job/berth-default/plan": object{"JobModifyIndex": 0}, "PUT validate/job": object{},
+			"GET var/nomad/jobs/berth-default": object{"Items": object{"token": "t"}},
+			"PUT jobs":                         object{"EvalID": "e", "JobModifyIndex": 9},
+			"GET evaluation/e":                 object{"Status": "complete", "DeploymentID": "d"},
+			"GET deployment/d":                 deployment,
+		}
+	}
+	const goesOn = `it goes on all the same; "berth nomad status --job berth-default" says how far it is`
+	nomadDouble(t, answers(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))) // Nomad breaks off
+	status, out, errs := runMain(t.Context(), "nomad", "deploy", "sandboxd")
+	assert.Equal(t, exitUnreachable, status, errs)
+	assert.Contains(t, errs, goesOn)
+	assert.NotContains(t, errs, "name one by")
+	assert.True(t, json.Valid([]byte(out)), "what was registered is told all the same: %s", out)
+
+	waits := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-t.Context().Done() })
+	nomadDouble(t, answers(waits))
+	status, _, errs = runMain(t.Context(), "nomad", "deploy", "sandboxd", "--timeout", "1s")
+	assert.Equal(t, exitFailed, status, errs)
+	assert.Contains(t, errs, "1s have passed: "+goesOn)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	nomadDouble(t, answers(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		cancel()
+		waits(w, r)
+	})))
+	status, _, errs = runMain(ctx, "nomad", "deploy", "sandboxd")
+	assert.Equal(t, exitInterrupted, status, errs)
+	assert.Contains(t, errs, "interrupted: ")
+	assert.Contains(t, errs, goesOn)
 }
 
 func TestNomadJobKeepsWhatRunsBehindItsFlags(t *testing.T) {

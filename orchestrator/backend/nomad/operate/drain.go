@@ -35,7 +35,7 @@ func (o *Operator) Find(ctx context.Context, job, name string) (Allocation, erro
 	}
 	switch len(found) {
 	case 0:
-		return Allocation{}, &NotFoundError{fmt.Sprintf("container or allocation %q of job %s", name, job)}
+		return Allocation{}, &NotFoundError{fmt.Sprintf("container or allocation %q of job %s", name, job), `"berth nomad status" lists them`}
 	case 1:
 		return found[0], nil
 	}
@@ -85,7 +85,7 @@ func (o *Operator) Node(ctx context.Context, job, name string) (id string, on []
 		}
 	}
 	if id == "" {
-		return "", nil, &NotFoundError{fmt.Sprintf("node %q", name)}
+		return "", nil, &NotFoundError{fmt.Sprintf("node %q", name), `"nomad node status" lists them`}
 	}
 	all, err := o.allocations(ctx, job)
 	for _, a := range all {

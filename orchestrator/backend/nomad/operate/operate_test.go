@@ -287,15 +287,6 @@ func TestNodeIsFoundByNameOrTheBeginningOfItsID(t *testing.T) {
 	require.ErrorAs(t, err, &none)
 }
 
-func TestNobodyAnswersIsToldApart(t *testing.T) {
-	o, err := operate.Open(operate.Config{Address: "http://127.0.0.1:1"})
-	require.NoError(t, err)
-	defer o.Close()
-	_, err = o.Status(t.Context(), "berth-t")
-	assert.True(t, operate.Unreachable(err), "%v", err)
-	assert.False(t, operate.Unreachable(nil))
-}
-
 func TestRotateChangesTheSecretAlone(t *testing.T) {
 	d := newDouble(t)
 	o := d.operator()

@@ -2,12 +2,9 @@ package operate
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -45,22 +42,6 @@ func (o *Operator) Close() { o.client.Close() }
 
 // Progress is told of each step, in a sentence for people.
 type Progress func(format string, args ...any)
-
-// ErrGoesOn is that what was asked for is done all the same, though nobody waits
-// for its end any more.
-var ErrGoesOn = errors.New("it goes on all the same")
-
-// Unreachable reports whether the error is that no Nomad answered at all.
-func Unreachable(err error) bool {
-	_, answered := errors.AsType[api.UnexpectedResponseError](err)
-	return err != nil && !answered && strings.Contains(err.Error(), "connection refused")
-}
-
-// missing reports whether the error is that there is no such thing.
-func missing(err error) bool {
-	answer, ok := errors.AsType[api.UnexpectedResponseError](err)
-	return ok && answer.StatusCode() == http.StatusNotFound
-}
 
 // lastWords are Nomad's own about how an allocation went: of the task that
 // failed, else of the last event, else of the allocation.

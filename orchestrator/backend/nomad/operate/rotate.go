@@ -22,7 +22,7 @@ func (o *Operator) Rotate(ctx context.Context, job string) (path string, err err
 			return path, fmt.Errorf("read variable %s: %w", path, err)
 		}
 		if v == nil || v.Items[jobs.Secret] == "" {
-			return path, &NotFoundError{"secret in variable " + path}
+			return path, &NotFoundError{"secret in variable " + path, `"berth nomad deploy" makes that of a job; name another by --job`}
 		}
 		v.Items[jobs.Secret] = rand.Text() + rand.Text()
 		_, _, err = o.client.Variables().CheckedUpdate(v, new(api.WriteOptions).WithContext(ctx))

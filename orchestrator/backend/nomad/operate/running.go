@@ -73,7 +73,7 @@ func templateOf(job *api.Job) (jobs.Template, error) {
 		Datacenters: job.Datacenters, Priority: value(job.Priority), Meta: maps.Clone(job.Meta),
 	}
 	if len(job.TaskGroups) != 1 || value(job.TaskGroups[0].Name) != jobs.Group || len(job.TaskGroups[0].Tasks) != 1 {
-		return t, fmt.Errorf("it is not a pool's: want one group %s with one task", jobs.Group)
+		return t, fmt.Errorf("it is not a pool's: want one group %s with one task; name a pool's by --job", jobs.Group)
 	}
 	group := job.TaskGroups[0]
 	task := group.Tasks[0]

@@ -59,12 +59,6 @@ func (a Allocation) Ended() bool {
 	return slices.Contains([]string{api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost}, a.Status)
 }
 
-// NotFoundError is that there is no such job, allocation or node.
-type NotFoundError struct{ What string }
-
-// Error names what there is not.
-func (e *NotFoundError) Error() string { return "there is no " + e.What }
-
 // Status looks at the job. The error is a *NotFoundError when there is none.
 func (o *Operator) Status(ctx context.Context, id string) (Status, error) {
 	job, err := o.job(ctx, id)
@@ -72,7 +66,7 @@ func (o *Operator) Status(ctx context.Context, id string) (Status, error) {
 		return Status{}, err
 	}
 	if job == nil {
-		return Status{}, &NotFoundError{"job " + id}
+		return Status{}, &NotFoundError{"job " + id, `name one that "nomad job status" has by --job, and its namespace by --namespace`}
 	}
 	s := Status{
 		Job: id, Type: value(job.Type), Status: value(job.Status), Version: value(job.Version), Submitted: time.Unix(0, value(job.SubmitTime)).UTC(),
