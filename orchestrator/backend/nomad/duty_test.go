@@ -231,3 +231,27 @@ func TestATemplateWithoutJobIsNobodysDuty(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, b.Duty("other").Held)
 }
+
+func TestALockThatNobodyMayTakeIsToldWhereWaitersHearIt(t *testing.T) {
+	d := newDouble(t)
+	refuses := func(r *http.Request) (int, string) {
+		if strings.HasPrefix(r.URL.Path, "/v1/var/") && r.Method == http.MethodPut {
+			return http.StatusForbidden, "Permission denied"
+		}
+		return 0, ""
+	}
+	d.fault = refuses
+	b := open(t, d.named(t, "first"))
+	require.Eventually(t, func() bool { return strings.Contains(b.Duty("t").Trouble, "Permission denied") }, patience, time.Millisecond)
+	assert.Empty(t, b.Duty("t").Holder)
+
+	d.do(func() { d.fault = nil })
+	require.Eventually(t, leads(t, b), patience, time.Millisecond)
+	assert.Empty(t, b.Duty("t").Trouble)
+	second := d.named(t, "second")
+	d.do(func() { d.fault = refuses })
+	other := open(t, second)
+	require.Eventually(t, func() bool { return other.Duty("t").Trouble != "" }, patience, time.Millisecond)
+	d.do(func() { d.fault = nil })
+	require.Eventually(t, func() bool { return other.Duty("t").Trouble == "" }, patience, time.Millisecond, "that another has it is no trouble")
+}
