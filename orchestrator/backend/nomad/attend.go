@@ -61,8 +61,8 @@ func (a *attendant) hear(ctx context.Context) {
 }
 
 // waitFor is how long Nomad is asked to wait so that it answers within d: it
-// adds up to a sixteenth of its own.
-func waitFor(d time.Duration) time.Duration { return d * 15 / 16 }
+// adds up to a sixteenth of its own, and is told milliseconds.
+func waitFor(d time.Duration) time.Duration { return (d * 15 / 16).Truncate(time.Millisecond) }
 
 // lock takes or renews the lock, and returns when to look after it again.
 func (a *attendant) lock(ctx context.Context) time.Duration {

@@ -71,8 +71,10 @@
 // the stream ends, goes back to an older index, or was followed for
 // Config.Relist. A blocking query tells of changed variables, until the lock is
 // to be renewed, which takes the same connection. When nothing happens that is
-// all: a connection and one for each job, and two requests in four fifths of
-// Config.LockTTL, however many allocations there are.
+// all: a connection and one for each job, and two requests for each job in four
+// fifths of Config.LockTTL, however many allocations there are. By default that
+// is 0.2 requests a second and two connections for one job, and 0.19 and one
+// more for each further one.
 //
 // # Tokens
 //

@@ -6,13 +6,13 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"berth/jobs"
+	"berth/orchestrator/backend/nomad"
 )
 
 // dials counts the connections that are open.
@@ -38,13 +38,16 @@ func (d *dials) take() int {
 	return most
 }
 
-func (d *dials) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
+// over is the way of making connections, with a count of them.
+func (d *dials) over(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		d.add(1)
+		return &counted{Conn: c, closed: sync.OnceFunc(func() { d.add(-1) })}, nil
 	}
-	d.add(1)
-	return &counted{Conn: c, closed: sync.OnceFunc(func() { d.add(-1) })}, nil
 }
 
 type counted struct {
@@ -58,42 +61,54 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-func TestAnIdleBackendTakesTwoConnectionsAndTwoRequestsForARenewal(t *testing.T) {
-	const ttl, during = 2 * time.Second, 3 * time.Second
-	for _, n := range []int{10, 1000} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			d := newDouble(t)
-			d.starting = time.Millisecond
-			c := d.config(t)
-			c.LockTTL, c.LockDelay, c.Spare = ttl, 20*time.Millisecond, time.Hour
-			var conns dials
-			b := open(t, c.Over(conns.dial))
-			start(t, b, "c-0")
-			at := api.DefaultConfig()
-			at.Address = d.server.URL
-			operator, err := api.NewClient(at)
-			require.NoError(t, err)
-			_, _, err = operator.Jobs().Scale(job, jobs.Group, new(n), "by hand", false, nil, nil)
-			require.NoError(t, err)
-			require.Eventually(t, func() bool { return d.count() == n }, patience, 10*time.Millisecond)
-			total := func() (sum int) {
-				d.mu.Lock()
-				defer d.mu.Unlock()
-				for _, n := range d.requests {
-					sum += n
+// asks is how many requests there were of all kinds.
+func (d *double) asks() (sum int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, n := range d.requests {
+		sum += n
+	}
+	return sum
+}
+
+// TestAnIdleBackendAsksNomadAtMostOnceInFiveSeconds has the time that defaults
+// take, in a time of its own.
+func TestAnIdleBackendAsksNomadAtMostOnceInFiveSeconds(t *testing.T) {
+	const window = 5 * time.Minute
+	for _, c := range []struct{ templates, allocations, requests, connections int }{
+		{1, 10, 60, 2},
+		{1, 1000, 60, 2},
+		{5, 10, 290, 10}, // each has a lock and a query of its own, and at times both a new connection
+	} {
+		t.Run(fmt.Sprint(c.templates, " templates, ", c.allocations, " allocations"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, n := newDoubleWithoutServer(t), &pipes{all: map[string]*pipeListener{}}
+				config := nomad.Config{API: d.serveOver(t, n), Job: jobs.Template{Driver: jobs.RawExec}}
+				var conns dials
+				b := open(t, config.Over(conns.over(n.dial)))
+				var started sync.WaitGroup
+				for i := range c.allocations {
+					started.Go(func() {
+						s := spec(fmt.Sprintf("c-%d", i))
+						s.Template = fmt.Sprintf("t%d", i%c.templates)
+						_, err := b.Start(t.Context(), s)
+						assert.NoError(t, err)
+					})
 				}
-				return sum
-			}
-			most := 2 * (int(during/(ttl*4/5*15/16)) + 1)
-			require.Eventually(t, func() bool { // what the allocations have set off comes to an end
-				conns.take()
-				before := total()
-				pause(t.Context(), during)
-				asked, open := total()-before, conns.take()
-				t.Log(asked, "requests", open, "connections")
-				return asked <= most && open <= 2
-			}, patience, time.Millisecond, "it asks more, or keeps more open")
-			assert.True(t, b.Duty("t").Held)
+				started.Wait()
+				time.Sleep(time.Minute) // what the starts have set off comes to an end
+				for range 3 {
+					conns.take()
+					before := d.asks()
+					time.Sleep(window)
+					asked, open := d.asks()-before, conns.take()
+					t.Log(asked, "requests,", open, "connections")
+					assert.LessOrEqual(t, asked, c.requests)
+					assert.LessOrEqual(t, open, c.connections)
+				}
+				assert.Len(t, list(t, b), c.allocations)
+				assert.True(t, b.Duty("t0").Held)
+			})
 		})
 	}
 }

@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
-	"berth/sandboxd/api"
+	"github.com/hashicorp/nomad/api"
+	"github.com/stretchr/testify/require"
+
+	sandboxapi "berth/sandboxd/api"
 	"berth/slots"
 )
 
@@ -58,6 +63,28 @@ func (n *pipes) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// serveOver has the double be reached over a network in memory, and returns how.
+func (d *double) serveOver(t *testing.T, n *pipes) *api.Config {
+	t.Helper()
+	d.listen = n.listen
+	listener, err := n.listen()
+	require.NoError(t, err)
+	server := &http.Server{Handler: http.HandlerFunc(d.serve), ReadHeaderTimeout: time.Hour}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener) // until it is closed
+	}()
+	t.Cleanup(func() {
+		d.end()
+		_ = server.Close()
+		<-served
+	})
+	at := api.DefaultConfig()
+	at.Address = "http://" + listener.Addr().String()
+	return at
 }
 
 func (l *pipeListener) Accept() (net.Conn, error) {
@@ -141,7 +168,7 @@ func (a *agent) slot(id string) (*slots.Tenancy, error) {
 }
 
 // AcquireAny is pool.Remote's.
-func (a *agent) AcquireAny(ctx context.Context, want api.LeaseRequest) (slots.Lease, error) {
+func (a *agent) AcquireAny(ctx context.Context, want sandboxapi.LeaseRequest) (slots.Lease, error) {
 	return on(ctx, a, func(now time.Time) (slots.Lease, error) {
 		if a.told {
 			return slots.Lease{}, slots.Errorf(slots.KindDraining, "container is shutting down")
@@ -156,7 +183,7 @@ func (a *agent) AcquireAny(ctx context.Context, want api.LeaseRequest) (slots.Le
 }
 
 // Renew is pool.Remote's.
-func (a *agent) Renew(ctx context.Context, id string, want api.LeaseRenewal) (slots.Lease, error) {
+func (a *agent) Renew(ctx context.Context, id string, want sandboxapi.LeaseRenewal) (slots.Lease, error) {
 	return on(ctx, a, func(now time.Time) (slots.Lease, error) {
 		s, err := a.slot(id)
 		if err != nil {
@@ -171,7 +198,7 @@ func (a *agent) Renew(ctx context.Context, id string, want api.LeaseRenewal) (sl
 }
 
 // Release is pool.Remote's.
-func (a *agent) Release(ctx context.Context, id string, want api.LeaseRelease) (*slots.Receipt, error) {
+func (a *agent) Release(ctx context.Context, id string, want sandboxapi.LeaseRelease) (*slots.Receipt, error) {
 	return on(ctx, a, func(time.Time) (*slots.Receipt, error) {
 		s, err := a.slot(id)
 		if err != nil {
@@ -193,11 +220,11 @@ func (a *agent) Reset(ctx context.Context, id string, token *uint64) (slots.Rece
 }
 
 // Slots is pool.Remote's.
-func (a *agent) Slots(ctx context.Context) ([]api.Slot, error) {
-	return on(ctx, a, func(time.Time) ([]api.Slot, error) {
-		var all []api.Slot
+func (a *agent) Slots(ctx context.Context) ([]sandboxapi.Slot, error) {
+	return on(ctx, a, func(time.Time) ([]sandboxapi.Slot, error) {
+		var all []sandboxapi.Slot
 		for i := range a.slots {
-			one := api.Slot{SlotID: a.slots[i].SlotID, State: slots.StateAvailable}
+			one := sandboxapi.Slot{SlotID: a.slots[i].SlotID, State: slots.StateAvailable}
 			if l := a.slots[i].Lease; l != nil {
 				held := *l
 				one.Lease = &held
@@ -209,9 +236,9 @@ func (a *agent) Slots(ctx context.Context) ([]api.Slot, error) {
 }
 
 // Health is pool.Remote's.
-func (a *agent) Health(ctx context.Context) (api.Health, error) {
-	return on(ctx, a, func(time.Time) (api.Health, error) {
-		h := api.Health{Status: api.HealthOK, Slots: len(a.slots)}
+func (a *agent) Health(ctx context.Context) (sandboxapi.Health, error) {
+	return on(ctx, a, func(time.Time) (sandboxapi.Health, error) {
+		h := sandboxapi.Health{Status: sandboxapi.HealthOK, Slots: len(a.slots)}
 		if a.told {
 			h.Status = "draining"
 		}

@@ -69,23 +69,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	d := w.d
 	d.listen, d.again, d.stopping, d.starting = w.net.listen, 2*time.Second, 3*time.Second, time.Second
 	d.pick, d.stops, d.gives, d.fault = w.place, w.stops, w.gives, w.fault
-	listener, err := w.net.listen()
-	require.NoError(t, err)
-	server := &http.Server{Handler: http.HandlerFunc(d.serve), ReadHeaderTimeout: time.Hour}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = server.Serve(listener) // until it is closed
-	}()
-	t.Cleanup(func() {
-		d.end()
-		_ = server.Close()
-		<-served
-	})
-	at := api.DefaultConfig()
-	at.Address = "http://" + listener.Addr().String()
 	w.config = nomad.Config{
-		API: at, Job: jobs.Template{Driver: jobs.RawExec}, Relist: 30 * time.Second, Spare: 20 * time.Second,
+		API: d.serveOver(t, w.net), Job: jobs.Template{Driver: jobs.RawExec}, Relist: 30 * time.Second, Spare: 20 * time.Second,
 		Pools: []backend.Spec{{Template: "t", Slots: simSlots}},
 	}.Over(w.net.dial)
 	return w
