@@ -232,13 +232,13 @@ func (a *app) lookServer(ctx context.Context) []finding {
 	for _, p := range pools {
 		all, free = all+p.Slots, free+p.Available
 		if p.Trouble != nil {
-			found = append(found, finding{"pool", verdictWarn, troubleText(p, time.Now()), "mend what the words name: the pool tries again by itself"})
+			found = append(found, finding{"pool", verdictWarn, troubleText(p, time.Now()), "what its words name; the pool tries again by itself"})
 		}
 	}
 	f := finding{"slots", verdictOK, fmt.Sprintf("%d of %d are free", free, all), ""}
 	switch {
 	case all == 0:
-		f.Verdict, f.Mend = verdictFail, "the server's log says why no container runs"
+		f.Verdict, f.Mend = verdictFail, "\"berth top\" or the server's log says why no container runs"
 	case free == 0:
 		f.Verdict, f.Mend = verdictWarn, "\"berth slots\" shows who holds them, \"berth release\" gives them back"
 	}

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -44,4 +47,27 @@ func TestTopSaysWhyContainersDoNotStart(t *testing.T) {
 			assert.Equal(t, c.want, said)
 		})
 	}
+}
+
+func TestDoctorAndTopTellWhatAServerSaysOfItsPools(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer := `{"status":"ok"}`
+		switch r.URL.Path {
+		case "/v1/pools":
+			answer = `{"pools":[{"template":"large","slots":0,"trouble":{"failed_starts":0,"words":"Dimension \"memory\" exhausted on 1 nodes"}}]}`
+		case "/v1/containers":
+			answer = `{"containers":[]}`
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	defer server.Close()
+	b := newBerth(t)
+	const said = `large: no container starts: Dimension "memory" exhausted on 1 nodes`
+	doctor := b.run("--url", server.URL, "doctor", "--json=false")
+	assert.Equal(t, 1, doctor.status, "no slot is there")
+	assert.Regexp(t, `(?m)^warn +pool +`+said+`$`, doctor.stdout)
+	top := b.run("--url", server.URL, "top", "--json=false")
+	require.Zero(t, top.status, top.stderr)
+	assert.Regexp(t, `(?m)^`+said+`$`, top.stdout)
 }
