@@ -46,8 +46,8 @@ func nomadSettings(flags *flag.FlagSet, c *nomad.Config) {
 	add(flags, integer{&t.Priority, 0, 1<<15 - 1}, "nomad-priority", "0", "priority of the jobs; 0: Nomad's default")
 	add(flags, duration{&t.Drain}, "nomad-drain", "25s", "how long a container that is stopped serves its leases; above 25s clients need a higher max_kill_timeout")
 	flags.BoolVar(&t.Writable, "nomad-writable", false, "the image's files may be written to")
-	add(flags, duration{&c.LockTTL}, "nomad-lock-ttl", nomad.DefaultLockTTL.String(), "how long one of several orchestrators may scale a job without hearing from Nomad; when it dies another one does after twice that and --nomad-lock-delay")
-	add(flags, duration{&c.LockDelay}, "nomad-lock-delay", "1s", "how long nobody scales a job after its lock has ended by itself")
+	add(flags, duration{&c.LockTTL}, "nomad-lock-ttl", nomad.DefaultLockTTL.String(), "when the one of several orchestrators that scales a job dies, another one does within this time; below 33s Nomad is asked more than once in 5s")
+	add(flags, duration{&c.LockDelay}, "nomad-lock-delay", "1s", "how long Nomad keeps a lock that has ended by itself from everybody; a part of --nomad-lock-ttl")
 	flags.StringVar(&c.Name, "nomad-name", "", "what this orchestrator is called beside others; without it by its host and process")
 	flags.BoolVar(&c.Purge, "nomad-purge", false, "take the jobs away at the end; without it their containers go on, and the next start finds them")
 }

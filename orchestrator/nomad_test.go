@@ -43,7 +43,7 @@ func TestSettingsThatMakeNoJobAreRefused(t *testing.T) {
 		{"--backend", "nomad", "--nomad-jobs", "a-name-that-leaves-no-room-for-the-template"},
 		{"--backend", "nomad", "--nomad-memory", "100", "--nomad-memory-max", "50"},
 		{"--backend", "nomad", "--nomad-cpu", "0"},
-		{"--backend", "nomad", "--nomad-lock-ttl", "9s"},
+		{"--backend", "nomad", "--nomad-lock-ttl", "21s"},
 		{"--backend", "nomad", "--nomad-lock-delay", "0"},
 		{"--backend", "nomad", "--nomad-image", "a\nb"},
 	} {

@@ -77,13 +77,13 @@ func (a *attendant) lock(ctx context.Context) time.Duration {
 	switch {
 	case err == nil:
 		a.locking = c.Retry
-		return renewAfter(c.LockTTL)
+		return renewAfter(c.lease())
 	case errors.Is(err, errHeld):
 		a.locking = c.Retry
 		p.b.mu.Lock()
 		p.trouble = "" // it was about taking the lock, or of when it was ours
 		p.b.mu.Unlock()
-		return 2*c.LockTTL + c.LockDelay // as long as a holder that has died can have it
+		return c.LockTTL // as long as a holder that has died can have it
 	case ctx.Err() != nil:
 		return 0
 	}
@@ -95,9 +95,9 @@ func (a *attendant) lock(ctx context.Context) time.Duration {
 	return a.later()
 }
 
-// renewAfter is when a lock is renewed. What is left of its TTL is for trying
+// renewAfter is when a lock is renewed. What is left of its lease is for trying
 // again.
-func renewAfter(ttl time.Duration) time.Duration { return ttl * 4 / 5 }
+func renewAfter(lease time.Duration) time.Duration { return lease * 4 / 5 }
 
 // renew renews the lock, or loses it.
 func (a *attendant) renew(ctx context.Context) time.Duration {
@@ -110,7 +110,7 @@ func (a *attendant) renew(ctx context.Context) time.Duration {
 	switch {
 	case err == nil:
 		a.locking = c.Retry
-		return renewAfter(c.LockTTL)
+		return renewAfter(c.lease())
 	case ctx.Err() != nil:
 		return 0
 	case left <= 0 || status >= 400 && status < 500 && status != http.StatusTooManyRequests:

@@ -28,10 +28,13 @@ type Config struct {
 	Name   string         // of this orchestrator, for people; default: the host's and the process's
 	Purge  bool           // a Close deregisters the jobs; else their containers go on
 
-	// LockTTL is how long this orchestrator may scale a job without hearing that
-	// the lock is still its own. Nomad wants 10 s at least, the default is 15 s: a
-	// lock takes two requests in four fifths of that. Nomad gives one that is not
-	// renewed to another after twice the time and LockDelay, default 1 s.
+	// LockTTL bounds how long nobody scales a job after the orchestrator that did
+	// has died; default 33 s. Nomad keeps a lock that is not renewed for twice the
+	// TTL that it was asked for, and LockDelay, default 1 s. So it is asked for
+	// half of what is left of LockTTL without the delay and a thirtieth, which is
+	// for another one to hear of it: 15.45 s, of at least 10 s. Nobody scales a job
+	// for longer than that without hearing from Nomad, and a lock takes two
+	// requests in four fifths of it.
 	LockTTL, LockDelay time.Duration
 
 	Spare    time.Duration // how long what nobody has claimed is kept above what is claimed; default 1 min
@@ -47,12 +50,25 @@ type Config struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error) // nil: as the system does
 }
 
-// Bounds of the TTL of a lock that Nomad takes, and the default.
+// Bounds of the TTL that Nomad takes for a lock.
 const (
-	MinLockTTL     = 10 * time.Second
-	DefaultLockTTL = 15 * time.Second
-	MaxLockTTL     = 24 * time.Hour
+	minLease = 10 * time.Second
+	maxLease = 24 * time.Hour
 )
+
+// DefaultLockTTL is the default of Config.LockTTL. A shorter one costs an idle
+// orchestrator more than a request in 5 s.
+const DefaultLockTTL = 33 * time.Second
+
+// lease is the TTL that Nomad is asked for: how long a lock is ours for sure
+// after it was renewed.
+func (c Config) lease() time.Duration { return (c.LockTTL - c.LockTTL/30 - c.LockDelay) / 2 }
+
+// leastTTL is the least LockTTL that makes a lease that Nomad takes, in whole
+// seconds.
+func (c Config) leastTTL() time.Duration {
+	return ((2*minLease+c.LockDelay)*30/29 + time.Second).Truncate(time.Second)
+}
 
 // or returns v, or the default when v is not set.
 func or(v, byDefault time.Duration) time.Duration {
@@ -102,8 +118,8 @@ func (c Config) Template(spec backend.Spec) (jobs.Template, error) {
 	if err != nil {
 		return jobs.Template{}, err
 	}
-	if c.LockTTL < MinLockTTL || c.LockTTL > MaxLockTTL {
-		return jobs.Template{}, fmt.Errorf("ttl of the lock %v: want %v to %v", c.LockTTL, MinLockTTL, MaxLockTTL)
+	if c.lease() < minLease || c.lease() > maxLease {
+		return jobs.Template{}, fmt.Errorf("ttl of the lock %v: want %v to %v, with a delay of %v", c.LockTTL, c.leastTTL(), 2*maxLease, c.LockDelay)
 	}
 	b := Backend{config: c}
 	t := b.template(b.jobID(spec.Template), spec, 0, nil)

@@ -28,13 +28,21 @@
 // # Several orchestrators
 //
 // One of them scales a job: the one that holds the lock on a variable beside
-// the job's secret. It renews the lock after four fifths of Config.LockTTL,
-// and scales only until that TTL after the last renewal that came through, by
-// its own clock; every write that scales ends with that. Nomad keeps a lock
-// that nobody renews for twice its TTL and Config.LockDelay, so that who was
-// cut off has stopped long before another one begins. Who is closed gives the
-// lock back at once. The others learn of both by the query that tells of
-// variables, and ask for nothing meanwhile.
+// the job's secret. It renews the lock after four fifths of the TTL that it
+// asked Nomad for, and scales only until that TTL after the last renewal that
+// came through, by its own clock; every write that scales ends with that. Nomad
+// keeps a lock that nobody renews for twice its TTL and Config.LockDelay, so
+// that who was cut off has stopped long before another one begins, and Nomad is
+// asked for a TTL by which this ends within Config.LockTTL:
+//
+//	renewed      its TTL           twice that   the delay   Config.LockTTL
+//	   ├────────────┼────────────────────┼───────────┼────────────┤
+//	    who scaled    nobody scales                   another one
+//	    may go on                                     takes it
+//
+// Servers of Nomad that elect another leader count from that moment. Who is
+// closed gives the lock back at once. The others learn of both by the query
+// that tells of variables, and ask for nothing meanwhile.
 //
 // Callers may wait for a slot at any of them. Those that do not scale the job
 // write how many wait there into one more variable, when that has changed and
@@ -72,9 +80,9 @@
 // Config.Relist. A blocking query tells of changed variables, until the lock is
 // to be renewed, which takes the same connection. When nothing happens that is
 // all: a connection and one for each job, and two requests for each job in four
-// fifths of Config.LockTTL, however many allocations there are. By default that
-// is 0.2 requests a second and two connections for one job, and 0.19 and one
-// more for each further one.
+// fifths of the TTL of a lock, however many allocations there are. By default
+// that is 0.2 requests a second and two connections for one job, and 0.18 and
+// one more for each further one.
 //
 // # Tokens
 //

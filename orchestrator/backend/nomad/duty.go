@@ -71,11 +71,11 @@ func (p *pool) troubleLocked() string {
 func (p *pool) takeDuty(ctx context.Context) error {
 	c := p.b.config
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, c.LockTTL)
+	ctx, cancel := context.WithTimeout(ctx, c.lease())
 	defer cancel()
 	locked, _, err := p.b.client.Variables().AcquireLock(&api.Variable{
 		Path: p.dutyPath(), Items: map[string]string{itemHolder: c.Name},
-		Lock: &api.VariableLock{TTL: c.LockTTL.String(), LockDelay: c.LockDelay.String()},
+		Lock: &api.VariableLock{TTL: c.lease().String(), LockDelay: c.LockDelay.String()},
 	}, new(api.WriteOptions).WithContext(ctx))
 	switch {
 	case statusOf(err) == http.StatusConflict:
@@ -87,7 +87,7 @@ func (p *pool) takeDuty(ctx context.Context) error {
 	}
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
-	p.duty = duty{id: locked.LockID(), until: began.Add(c.LockTTL), modify: locked.ModifyIndex, holder: c.Name}
+	p.duty = duty{id: locked.LockID(), until: began.Add(c.lease()), modify: locked.ModifyIndex, holder: c.Name}
 	p.trouble, p.read = "", false // the one before may have changed the job
 	p.b.config.Logger.Info("this orchestrator scales the job", "job", p.job, "holder", c.Name)
 	nudge(p.nudge)
@@ -107,7 +107,7 @@ func (p *pool) renewDuty(ctx context.Context, began time.Time) error {
 	}
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
-	p.duty.until = began.Add(p.b.config.LockTTL)
+	p.duty.until = began.Add(p.b.config.lease())
 	nudge(p.nudge) // after a while without, there may be something to do
 	return nil
 }

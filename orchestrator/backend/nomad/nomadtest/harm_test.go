@@ -212,9 +212,12 @@ func drained(t *testing.T, a *nomadtest.Agent, o *orchestrator) {
 
 func TestTheDutyMovesWhenTheOrchestratorThatHasItIsKilled(t *testing.T) {
 	t.Parallel()
-	const scales = "this orchestrator scales the job"
+	const (
+		scales = "this orchestrator scales the job"
+		ttl    = 24 * time.Second // 22 s are the least
+	)
 	a := nomadtest.Start(t, nomadtest.Config{})
-	size := []string{"--containers", "1", "--max-containers", "2", "--slots", "2", "--nomad-lock-ttl", "10s"}
+	size := []string{"--containers", "1", "--max-containers", "2", "--slots", "2", "--nomad-lock-ttl", ttl.String()}
 	first := serve(t, a.URL, size...)
 	first.settled(t, 1)
 	require.Equal(t, 1, first.said(t, scales))
@@ -225,11 +228,16 @@ func TestTheDutyMovesWhenTheOrchestratorThatHasItIsKilled(t *testing.T) {
 	l.progress(t, 5)
 	assert.Zero(t, second.said(t, scales), "one is enough")
 	first.kill(t)
+	began := time.Now()
 	l.progress(t, 5) // what is there is served meanwhile
 	queue := begin(t, second.Client, 3)
+	second.await(t, "the duty", func() bool { return second.said(t, scales) > 0 })
+	took := time.Since(began)
+	t.Log("another scales after", took)
+	assert.LessOrEqual(t, took, ttl)
 	second.settled(t, 2) // and grows again
 	assert.Equal(t, 1, second.said(t, scales))
-	queue.progress(t, 10)
+	queue.progress(t, 10) // who waited there has slots
 	l.progress(t, 10)
 	harmless(t, queue.end(t))
 	harmless(t, l.end(t))
