@@ -84,7 +84,7 @@ func Project(t testing.TB) string {
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
 	program, err := os.ReadFile(sandboxtest.Agent(t))
 	require.NoError(t, err)
-	for _, name := range []string{"sandboxd", "orchestrator"} { // no test runs the second
+	for _, name := range []string{"sandboxd", "orchestrator"} { // who runs the second puts it there
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "bin", name), program, 0o755)) //nolint:gosec // a program
 	}
 	require.NoError(t, os.Chmod(filepath.Join(dir, "images", "build"), 0o755)) //nolint:gosec // a program

@@ -34,6 +34,7 @@ type Config struct {
 	ACL     bool     // only who bears a token is answered; Agent.Bootstrap makes the first one
 	Memory  bool     // tasks may use more memory than they reserve
 	Driver  string   // that has to run tasks; default raw_exec
+	Network string   // interface that the ports of tasks are on; default the loopback
 	Extra   string   // more of the agent's configuration, in HCL
 }
 
@@ -139,7 +140,7 @@ server {
 {{- if not .Config.NoNode }}
 client {
   enabled = true
-  network_interface = "lo"
+  network_interface = "{{ or .Config.Network "lo" }}"
   servers = [{{ range $i, $s := .Servers }}{{ if $i }}, {{ end }}"{{ $s }}"{{ end }}]
   cpu_total_compute = 64000
   memory_total_mb = 262144

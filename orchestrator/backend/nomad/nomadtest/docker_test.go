@@ -1,9 +1,11 @@
 package nomadtest_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,8 @@ import (
 
 	"berth/jobs"
 	"berth/orchestrator/backend/nomad/nomadtest"
+	"berth/orchestrator/client"
+	"berth/orchestrator/poolapi"
 	"berth/sandboxd/agenttest"
 	"berth/sandboxd/dockertest"
 )
@@ -62,4 +66,69 @@ func TestAPoolOfDockerContainersScalesOutUnderLoadAndInWithLeasesHeld(t *testing
 	assert.Equal(t, "kept", held.run(t, "cat f"))
 	_, err := o.Release(t.Context(), held.lease.ID)
 	require.NoError(t, err)
+}
+
+// All of it is as images and jobs have it: the orchestrator's image and job,
+// the policy that the job gets, and what the job says is to be done beside it.
+func TestAPoolOfDockerIsKeptByAnOrchestratorInDocker(t *testing.T) {
+	t.Parallel()
+	nomadtest.Program(t)
+	e := dockertest.Need(t)
+	tag, project := dockertest.Tag(t), dockertest.Project(t)
+	own, err := os.ReadFile(program(t, "orchestrator"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(project, "bin", "orchestrator"), own, 0o755)) //nolint:gosec // a program
+	out, err := dockertest.Build(t, project, "ONLY=agent orchestrator", "AGENT_BASE="+e.Image, "TAG="+tag)
+	require.NoError(t, err, out)
+	// The orchestrator reaches its containers from another one, so not by the
+	// loopback.
+	bridge, err := dockertest.Docker("network", "inspect", "bridge", "--format", `{{ index .Options "com.docker.network.bridge.name" }}`)
+	require.NoError(t, err)
+	a := nomadtest.Start(t, nomadtest.Config{Driver: string(jobs.Docker), ACL: true, Network: bridge, Extra: dockerClient(t)})
+	token := bootstrapped(t, a)
+
+	file, err := jobs.OrchestratorFile(jobs.Template{
+		Job: job, Image: "berth/agent:" + tag, Count: 1, Slots: 2, MemoryMB: 256, Isolation: e.Best().String(),
+		Seccomp: filepath.Join(dockertest.Images(), "seccomp-slots.json"), Args: []string{"--first-uid=" + strconv.Itoa(agenttest.ClaimUIDs(t))},
+	})
+	require.NoError(t, err)
+	text, err := file.HCL()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	spec, policy := filepath.Join(dir, "job.hcl"), filepath.Join(dir, "policy.hcl")
+	require.NoError(t, os.WriteFile(spec, text, 0o600))
+	require.NoError(t, os.WriteFile(policy, []byte(jobs.Policy), 0o600))
+	const secret = "of the callers"
+	nomad := func(words ...string) {
+		cmd := a.Command(words...)
+		cmd.Env = append(cmd.Env, "NOMAD_TOKEN="+token)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	nomad("acl", "policy", "apply", "-namespace", "default", "-job", jobs.OrchestratorJob, "berth", policy)
+	nomad("var", "put", jobs.VariablePath(jobs.OrchestratorJob), jobs.Secret+"="+secret)
+	nomad("job", "run", "-var", "image=berth/orchestrator:"+tag, spec) // and waits until it is ready
+	here, _, err := a.Client.Services().Get(jobs.OrchestratorJob, nil)
+	require.NoError(t, err)
+	require.Len(t, here, 1)
+	pool, err := client.New(client.Config{URL: fmt.Sprintf("http://%s:%d", here[0].Address, here[0].Port), Token: secret})
+	require.NoError(t, err)
+	lease, err := pool.Acquire(t.Context(), poolapi.LeaseRequest{Trajectory: "t", TTLSeconds: 600, WaitS: patience.Seconds()})
+	require.NoError(t, err)
+	result, err := pool.Execute(t.Context(), lease.ID, poolapi.Call{Tool: "bash", Args: []byte(`{"command": "echo a slot of Docker"}`)})
+	require.NoError(t, err)
+	assert.Equal(t, "a slot of Docker", result.Output)
+	_, err = pool.Release(t.Context(), lease.ID)
+	require.NoError(t, err)
+
+	id, err := dockertest.Docker("ps", "--quiet", "--filter", "ancestor=berth/orchestrator:"+tag)
+	require.NoError(t, err)
+	who, err := dockertest.Docker("top", id, "-eo", "pid,uid")
+	require.NoError(t, err)
+	lines := strings.Split(who, "\n")[1:]
+	require.NotEmpty(t, lines)
+	for _, line := range lines {
+		assert.Equal(t, "65532", strings.Fields(line)[1], "nothing of it is root's")
+	}
+	nomad("job", "stop", "-purge", jobs.OrchestratorJob) // else it registers its pool again when that is stopped
 }

@@ -53,7 +53,9 @@ func program(t *testing.T, name string) string {
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", path, "berth/cmd/"+name).CombinedOutput()
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", path, "berth/cmd/"+name)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // images begin with nothing
+	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return path
 }

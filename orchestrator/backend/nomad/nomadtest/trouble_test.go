@@ -13,26 +13,35 @@ import (
 	"berth/orchestrator/backend/nomad/nomadtest"
 )
 
+// bootstrapped makes the first token of an agent with ACLs, and waits until its
+// node is ready.
+func bootstrapped(t *testing.T, a *nomadtest.Agent) (secret string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		first, _, err := a.Client.ACLTokens().Bootstrap(nil)
+		if err == nil {
+			secret = first.SecretID
+		}
+		return err == nil
+	}, patience, 50*time.Millisecond, "it has a leader")
+	a.Client.SetSecretID(secret)
+	a.Wait()
+	return secret
+}
+
 // Nomad's words differ from release to release: what is known of them is held
 // against the real ones.
 func TestBerthSaysWhatMendsAnErrorOfNomads(t *testing.T) {
 	t.Parallel()
 	a := nomadtest.Start(t, nomadtest.Config{ACL: true})
-	var first *api.ACLToken
-	require.Eventually(t, func() (ok bool) {
-		var err error
-		first, _, err = a.Client.ACLTokens().Bootstrap(nil)
-		return err == nil
-	}, patience, 50*time.Millisecond, "it has a leader")
-	a.Client.SetSecretID(first.SecretID)
-	a.Wait()
+	secret := bootstrapped(t, a)
 	job := api.NewServiceJob("web", "web", "global", 50).AddDatacenter("*").AddTaskGroup(
 		api.NewTaskGroup("g", 1).AddTask(api.NewTask("t", "raw_exec").SetConfig("command", "/bin/sleep").SetConfig("args", []string{"600"})),
 	)
 	_, _, err := a.Client.Jobs().Register(job, nil)
 	require.NoError(t, err)
 
-	token := "NOMAD_TOKEN=" + first.SecretID
+	token := "NOMAD_TOKEN=" + secret
 	berth := func(environ []string, words ...string) (cmd *exec.Cmd, said *bytes.Buffer) {
 		cmd = exec.CommandContext(t.Context(), program(t, "berth"), append([]string{"nomad"}, words...)...)
 		cmd.Env = append(append(a.Command().Env, "BERTH_URL=http://127.0.0.1:1"), environ...)
