@@ -26,7 +26,7 @@ type Exit struct {
 	CPU       time.Duration // user + system of the waited process tree
 	MaxRSS    int64         // bytes, largest of the waited process tree
 	OOMKilled bool
-	DiskFull  bool // the slot was at its disk limit when it ended; never known of the watcher's
+	DiskFull  bool // the slot was at its disk limit when it ended; where a watcher looks, beyond it by this command
 	Leftover  int  // processes that outlived the command and were killed
 }
 

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // worker is what is at work in an instance.
@@ -30,7 +31,11 @@ type atWork struct {
 	oomKills      int64 // when somebody last came or went beside a terminal
 	terminalKills int64 // those of them that came while there were terminals only
 
-	disk    diskSize // at a command's last look
+	disk     diskSize      // at a command's last look
+	diskFree int64         // what all had left on the file system then
+	diskTook time.Duration // that look
+	unseen   time.Duration // how long commands have been at work since
+
 	diskEnd diskSize // when a command, or a terminal, last ended beside a terminal
 }
 

@@ -103,7 +103,7 @@ func (h *Host) diskReport() string {
 	case DiskTmpfs:
 		return "tmpfs: the kernel refuses what goes beyond the limit; files are in memory, count as the slot's, and end with the machine or container"
 	case DiskWatcher:
-		return "watcher: commands that go beyond the limit are ended a moment later; quota or --disk-backend tmpfs refuse at once"
+		return "watcher: commands that go beyond the limit are ended a moment later, or told at their end; quota or --disk-backend tmpfs refuse at once"
 	case DiskAuto:
 	}
 	return "none: no limit is set"

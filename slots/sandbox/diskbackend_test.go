@@ -326,3 +326,41 @@ func TestTheWatcherSeesFilesThatAreDeletedAndOpen(t *testing.T) {
 		})
 	}
 }
+
+func TestEachShortCommandIsToldOfWhatItWroteBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	h := openHost(t, func(c *sandbox.Config) {
+		c.Disk, c.Limits.DiskBytes, c.Limits.DiskFiles = sandbox.DiskWatcher, diskBytes, diskFiles
+	})
+	s := open(t, h, "slot_0")
+	run := func(text string) slots.Exit {
+		_, _, exit, err := try(s, script(text), time.Minute)
+		require.NoError(t, err)
+		assert.Equal(t, exit.Outcome == slots.OutcomeDiskLimited, exit.DiskFull, "%+v", exit)
+		return exit
+	}
+	told := func(text string) { assert.Equal(t, slots.OutcomeDiskLimited, run(text).Outcome, text) }
+	fits := func(text string) {
+		exit := run(text)
+		assert.Equal(t, slots.OutcomeExited, exit.Outcome, text)
+		assert.Zero(t, exit.Code, text)
+	}
+	for n := range 20 {
+		told(fmt.Sprintf("head -c 20M /dev/zero > fill%d", n))
+		fits("ls")
+		fits(fmt.Sprintf("truncate -s 12M fill%d", n)) // who is over the limit may tidy up in steps
+	}
+	fits("rm fill*; head -c 6M /dev/zero > first")
+	told("fallocate -l 4M second || head -c 4M /dev/zero > second")
+	told("exec 2>&-; : > third; head -c 1M /dev/zero > third; exit 3")
+	fits("rm second third")
+	told("for i in $(seq 300); do : > f$i; done")
+	fits("rm f*")
+
+	err := s.Do(t.Context(), "write", workspace.WriteArgs{Path: "by-op"}, nil, strings.NewReader(strings.Repeat("x", 12<<20)), nil)
+	assert.Equal(t, slots.KindTooLarge, kindOf(t, err))
+	fits("rm -f by-op; head -c 5M /dev/zero > again")
+	exit, _, err := s.Shell(t.Context(), sandbox.ShellCommand{Command: "head -c 5M /dev/zero > more"})
+	require.NoError(t, err)
+	assert.Equal(t, slots.OutcomeDiskLimited, exit.Outcome)
+}

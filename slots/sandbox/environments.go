@@ -154,9 +154,9 @@ func (b *Build) Path() string {
 }
 
 // Run is that of a Sandbox.
-func (b *Build) Run(ctx context.Context, c Command) (slots.Exit, error) {
+func (b *Build) Run(ctx context.Context, c Command) (exit slots.Exit, err error) {
 	ctx, stop := b.i.watchDisk(ctx, aCommand)
-	defer stop()
+	defer func() { tellDisk(&exit, stop()) }()
 	return b.i.run(ctx, c)
 }
 

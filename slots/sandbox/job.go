@@ -63,7 +63,7 @@ var errWhole = errors.New("the result is there")
 // the end of what it left behind, which is killed. The end of ctx kills every
 // process of the job. A server that does not take the job is replaced by a
 // process of its own for it. Errors are *slots.Error.
-func (s *Sandbox) Job(ctx context.Context, j Job) (slots.Exit, JobState, error) {
+func (s *Sandbox) Job(ctx context.Context, j Job) (exit slots.Exit, state JobState, err error) {
 	if ctx.Err() != nil {
 		return slots.Exit{}, JobState{}, slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
 	}
@@ -72,7 +72,7 @@ func (s *Sandbox) Job(ctx context.Context, j Job) (slots.Exit, JobState, error) 
 		return slots.Exit{}, JobState{}, err
 	}
 	ctx, stop := i.watchDisk(ctx, aCommand)
-	defer stop()
+	defer func() { tellDisk(&exit, stop()) }()
 	j.kills = i.oomKills()
 	if j.Interpreter.Serve != nil {
 		exit, state, taken, err := s.serve(ctx, i, j)

@@ -176,19 +176,19 @@ func (i *instance) again(ctx context.Context) (*instance, error) {
 // output, and for the end of what it left behind. The end of ctx kills every
 // process of the command; the cause says which outcome that is. Errors are
 // *slots.Error.
-func (s *Sandbox) Run(ctx context.Context, c Command) (slots.Exit, error) {
+func (s *Sandbox) Run(ctx context.Context, c Command) (exit slots.Exit, err error) {
 	i, err := s.live(ctx)
 	if err != nil {
 		return slots.Exit{}, err
 	}
 	ctx, stop := i.watchDisk(ctx, aCommand)
-	defer stop()
+	defer func() { tellDisk(&exit, stop()) }()
 	return i.run(ctx, c)
 }
 
 // Do runs a file operation of package workspace as the slot, by name. Errors
 // are *slots.Error.
-func (s *Sandbox) Do(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) error { //nolint:revive // an operation has this many sides
+func (s *Sandbox) Do(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) (err error) { //nolint:revive // an operation has this many sides
 	if ctx.Err() != nil {
 		return slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
 	}
@@ -197,9 +197,13 @@ func (s *Sandbox) Do(ctx context.Context, op string, args, reply any, in io.Read
 		return err
 	}
 	if in != nil { // it writes
-		var stop func()
+		var stop func() bool
 		ctx, stop = i.watchDisk(ctx, aCommand)
-		defer stop()
+		defer func() {
+			if stop() && err == nil {
+				err = slots.Errorf(slots.KindTooLarge, "the slot's disk limit is passed by what was written").WithExecuted(slots.ExecutedYes)
+			}
+		}()
 	}
 	err = overDisk(ctx, i.holder.Do(ctx, op, args, reply, in, out))
 	if _, typed := errors.AsType[*slots.Error](err); err == nil || typed {

@@ -48,7 +48,7 @@ const maxTyped = 4 << 10
 // come back. A command that ends the shell gets a new one for the next, with
 // the directory, variables and functions of the old where it could still say
 // them.
-func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (slots.Exit, ShellState, error) {
+func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (exit slots.Exit, state ShellState, err error) {
 	if ctx.Err() != nil {
 		return slots.Exit{}, ShellState{}, slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
 	}
@@ -56,7 +56,6 @@ func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (slots.Exit, ShellS
 	if err != nil {
 		return slots.Exit{}, ShellState{}, err
 	}
-	var state ShellState
 	sh := s.lastShell()
 	if c.Restart && sh != nil {
 		sh.kill(ctx)
@@ -78,9 +77,9 @@ func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (slots.Exit, ShellS
 		return slots.Exit{Outcome: slots.OutcomeExited}, state, nil
 	}
 	ctx, stop := i.watchDisk(ctx, aCommand)
-	defer stop()
+	defer func() { tellDisk(&exit, stop()) }()
 	kills := i.oomKills()
-	exit, err := sh.run(ctx, c)
+	exit, err = sh.run(ctx, c)
 	if err != nil {
 		return slots.Exit{}, state, i.translate(err)
 	}

@@ -280,3 +280,26 @@ func TestWhatWasWrittenInTimeIsReadThoughThePumpGetsNoTurn(t *testing.T) {
 	<-ending
 	assert.True(t, busy.catchUp(), "the pump has closed it")
 }
+
+func TestATreeFarFromItsLimitIsNotWalkedAfterAShortCommand(t *testing.T) {
+	const gib = 1 << 30
+	limits := slots.Limits{DiskBytes: 2 * gib, DiskFiles: 100_000}
+	for _, x := range []struct {
+		name string
+		at   *atWork
+		free int64
+		due  bool
+	}{
+		{"far from it", &atWork{disk: diskSize{gib, 100}, diskFree: 50 * gib, unseen: 5 * time.Millisecond}, 50 * gib, false},
+		{"others have freed some", &atWork{disk: diskSize{gib, 100}, diskFree: 50 * gib, unseen: 5 * time.Millisecond}, 60 * gib, false},
+		{"much has gone at once", &atWork{disk: diskSize{gib, 100}, diskFree: 50 * gib, unseen: 5 * time.Millisecond}, 48 * gib, true},
+		{"nobody has looked for long", &atWork{disk: diskSize{gib, 100}, diskFree: 50 * gib, unseen: time.Second}, 50 * gib, true},
+		{"near it", &atWork{disk: diskSize{2*gib - 100, 100}, diskFree: 50 * gib, unseen: 5 * time.Millisecond}, 50 * gib, true},
+		{"near the limit of files", &atWork{disk: diskSize{gib, 99_990}, diskFree: 50 * gib, unseen: 5 * time.Millisecond}, 50 * gib, true},
+		{"beyond it", &atWork{disk: diskSize{3 * gib, 100}, diskFree: 50 * gib}, 50 * gib, true},
+	} {
+		assert.Equal(t, x.due, x.at.mayBeBeyondLocked(limits, x.free), x.name)
+	}
+	assert.False(t, (&atWork{disk: diskSize{gib, 1 << 40}, unseen: 5 * time.Millisecond}).mayBeBeyondLocked(slots.Limits{DiskBytes: 2 * gib}, 0), "what has no limit")
+	assert.True(t, (&atWork{disk: diskSize{1 << 50, 10}}).mayBeBeyondLocked(slots.Limits{DiskFiles: 1}, 0))
+}
