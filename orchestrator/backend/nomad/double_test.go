@@ -51,7 +51,9 @@ type double struct {
 	broken   string        // why allocations fail to start; "": they start
 	again    time.Duration // until what failed is placed anew; 0: never
 	deploys  bool          // a scaling begins a deployment that a test ends
+	canaries int           // that it tries first
 	silent   bool          // events get lost
+	stale    *listed       // what lists of allocations answer; nil: what there is
 	nodes    map[string]*api.Node
 	apart    map[string]int         // how often a node was disconnected or connected again
 	pick     func() string          // where to place; nil: on mine
@@ -351,8 +353,10 @@ func (d *double) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (d *double) answer(w http.ResponseWriter, value any) {
-	w.Header().Set("X-Nomad-Index", strconv.FormatUint(d.index, 10))
+func (d *double) answer(w http.ResponseWriter, value any) { d.answerAt(w, d.index, value) }
+
+func (d *double) answerAt(w http.ResponseWriter, index uint64, value any) {
+	w.Header().Set("X-Nomad-Index", strconv.FormatUint(index, 10))
 	w.Header().Set("X-Nomad-KnownLeader", "true")
 	w.Header().Set("X-Nomad-LastContact", "0")
 	_ = json.NewEncoder(w).Encode(value) // whoever asked may have left
@@ -393,6 +397,7 @@ func (d *double) change(job *api.Job) {
 	d.emit(api.TopicJob, "JobRegistered", *job.ID, "Job", job)
 	if d.deploys {
 		d.deploy(*job.ID, api.DeploymentStatusRunning)
+		d.deployed[*job.ID].TaskGroups = map[string]*api.DeploymentState{jobs.Group: {DesiredTotal: *job.TaskGroups[0].Count, DesiredCanaries: d.canaries}}
 	}
 	d.schedule(*job.ID)
 }
@@ -444,10 +449,21 @@ func (d *double) job(w http.ResponseWriter, r *http.Request, parts []string) {
 	}
 }
 
+// listed is what there was once.
+type listed struct {
+	index  uint64
+	allocs map[string]*api.Allocation
+}
+
+// list lists the job's allocations, as there are or were.
 func (d *double) list(w http.ResponseWriter, r *http.Request) {
+	from := listed{d.index, d.allocs}
+	if d.stale != nil {
+		from = *d.stale
+	}
 	job := strings.TrimSuffix(strings.TrimPrefix(r.URL.Query().Get("filter"), `JobID == "`), `"`)
 	all := []*api.AllocationListStub{}
-	for _, a := range d.allocs {
+	for _, a := range from.allocs {
 		if a.JobID == job {
 			stub := &api.AllocationListStub{
 				ID: a.ID, Name: a.Name, JobID: a.JobID, DesiredStatus: a.DesiredStatus, ClientStatus: a.ClientStatus,
@@ -459,7 +475,7 @@ func (d *double) list(w http.ResponseWriter, r *http.Request) {
 			all = append(all, stub)
 		}
 	}
-	d.answer(w, all)
+	d.answerAt(w, from.index, all)
 }
 
 // listVariables is a blocking query.

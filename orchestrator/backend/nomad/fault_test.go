@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -386,4 +387,77 @@ func TestAJobThatIsGoneUnheardIsRegisteredAnew(t *testing.T) {
 	require.Eventually(t, func() bool { return len(list(t, b)) == 0 }, patience, time.Millisecond)
 	pause(t.Context(), 200*time.Millisecond) // it has been listed since, most likely
 	start(t, b, "c-1")
+}
+
+func TestAListThatIsOlderThanTheStreamTakesNothingBack(t *testing.T) {
+	d := newDouble(t)
+	d.again, d.stopping = time.Millisecond, patience
+	c := d.config(t)
+	c.Relist = 30 * time.Millisecond
+	b := open(t, c)
+	start(t, b, "c-0")
+	heard := next(t, b)
+	heard()
+	d.do(func() { d.stale = &listed{d.index, maps.Clone(d.allocs)} })
+	lists := func() {
+		t.Helper()
+		n := d.asked("GET allocations")
+		require.Eventually(t, func() bool { return d.asked("GET allocations") > n+2 }, patience, time.Millisecond)
+	}
+	later := start(t, b, "c-1")[0]
+	lists()
+	assert.Equal(t, "c-1", heard().Container.ID)
+	assert.Len(t, list(t, b), 2, "what has come since is there")
+
+	d.do(func() { d.stop(d.allocs[d.allocOf(list(t, b)[0])]) })
+	e := heard()
+	assert.Equal(t, "c-0", e.Container.ID)
+	assert.True(t, e.Container.Draining)
+	lists()
+	assert.True(t, list(t, b)[0].Draining, "what was told to stop since was")
+	d.do(func() { d.fail(d.allocOf(later), api.TaskTerminated, "Exit Code: 1") })
+	e = heard()
+	assert.Equal(t, backend.Down, e.Kind, "%v", e)
+	assert.Equal(t, "c-1", e.Container.ID)
+	lists()
+	assert.Len(t, list(t, b), 1)
+	start(t, b, "c-2")
+}
+
+func TestAStreamThatEndsOrGoesBackHasEverythingListed(t *testing.T) {
+	for name, happens := range map[string]func(d *double){
+		"it ends":           func(d *double) { d.epoch++ },
+		"it goes back":      func(d *double) { d.events = append(d.events, d.events[0]) },
+		"it cannot be read": func(d *double) { d.emit(api.TopicAllocation, "AllocationUpdated", job, "Allocation", "?") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDouble(t)
+			c := d.config(t)
+			c.Relist = time.Hour
+			b := open(t, c)
+			all := start(t, b, "c-0", "c-1")
+			d.do(func() {
+				d.silent = true
+				d.fail(d.allocOf(all[0]), api.TaskTerminated, "Exit Code: 1")
+				d.silent = false
+			})
+			pause(t.Context(), 200*time.Millisecond)
+			assert.Len(t, list(t, b), 2, "nobody has told of it")
+			d.do(func() { happens(d) })
+			require.Eventually(t, func() bool { return len(list(t, b)) == 1 }, 20*time.Second, time.Millisecond)
+		})
+	}
+}
+
+func TestAnEventThatWasLostIsMadeUpForAfterAWhile(t *testing.T) {
+	d := newDouble(t)
+	c := d.config(t)
+	c.Relist = 300 * time.Millisecond
+	b := open(t, c)
+	one := start(t, b, "c-0")[0]
+	d.do(func() {
+		d.silent = true
+		d.fail(d.allocOf(one), api.TaskTerminated, "Exit Code: 1")
+	})
+	require.Eventually(t, func() bool { return len(list(t, b)) == 0 }, 20*time.Second, time.Millisecond)
 }

@@ -284,6 +284,37 @@ func TestWhatALoweringOfUnknownOutcomeMayEndIsNotClaimed(t *testing.T) {
 	assert.Equal(t, api.AllocDesiredStatusRun, d.allocs[d.allocOf(fresh)].DesiredStatus)
 }
 
+func TestAStartDoesNotWaitForTheDeploymentOfTheOneBefore(t *testing.T) {
+	d := newDouble(t)
+	d.deploys = true
+	b := open(t, d.config(t))
+	start(t, b, "c-0", "c-1", "c-2") // none of the deployments ends
+	assert.Equal(t, 3, d.asked("PUT jobs"), "a registration takes a deployment's place")
+	require.NoError(t, b.Stop(t.Context(), "c-2", 0))
+	assert.Empty(t, d.lowered(), "a count is not lowered over a deployment")
+
+	d.do(func() {
+		d.canaries = 1
+		d.change(d.jobs[job])
+	})
+	started := make(chan error, 1)
+	go func() {
+		for _, id := range []string{"c-3", "c-4"} { // one is there
+			if _, err := b.Start(t.Context(), spec(id)); err != nil {
+				started <- err
+				return
+			}
+		}
+		started <- nil
+	}()
+	before := d.asked("PUT job")
+	require.Eventually(t, func() bool { return d.asked("PUT job") > before+3 }, patience, time.Millisecond, "it tries again")
+	assert.Empty(t, started, "a canary comes first")
+	assert.Equal(t, 3, d.asked("PUT jobs"))
+	d.do(func() { d.deployed[job].TaskGroups[jobs.Group].Promoted = true })
+	require.NoError(t, <-started)
+}
+
 func TestWordsInNamesAreNoAnswers(t *testing.T) {
 	d := newDouble(t)
 	b := open(t, d.config(t))
