@@ -30,7 +30,7 @@ const itemHolder = "holder"
 
 var (
 	errHeld    = errors.New("another orchestrator holds the lock")
-	errUnknown = errors.New("this Nomad knows no locks on variables: 1.7 or newer does")
+	errUnknown = errors.New("this Nomad knows no locks on variables, and is too old: it takes 1.8.2 or newer")
 )
 
 // dutyPath is the variable that the lock is on.

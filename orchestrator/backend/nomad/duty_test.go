@@ -249,7 +249,7 @@ func TestANomadWithoutLocksIsSaidToBeTooOld(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	_, err := b.Start(ctx, spec("c-0"))
-	require.ErrorContains(t, err, "1.7")
+	require.ErrorContains(t, err, "1.8.2 or newer")
 	assert.False(t, b.Duty("t").Held)
 }
 

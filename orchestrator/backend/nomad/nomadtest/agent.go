@@ -61,7 +61,7 @@ func Program(t testing.TB) string {
 	t.Helper()
 	bin, err := exec.LookPath("nomad")
 	if err != nil {
-		err = fmt.Errorf("%w: put a nomad of 1.9 or later on PATH, and start the test again", err)
+		err = fmt.Errorf("%w: put a nomad of 1.8.2 or newer on PATH, and start the test again", err)
 	}
 	need.Facility(t, "nomad", err)
 	return bin
