@@ -41,7 +41,7 @@ func (f File) HCL() ([]byte, error) {
 	}
 	jobs := hclwrite.NewEmptyFile()
 	block := jobs.Body().AppendNewBlock("job", []string{*f.Job.ID})
-	w.fields(block.Body(), "", reflect.ValueOf(f.Job).Elem())
+	w.fields(block.Body(), "", reflect.ValueOf(written(f.Job)).Elem())
 
 	out := hclwrite.NewEmptyFile()
 	for _, line := range f.About {
@@ -68,6 +68,25 @@ func (f File) HCL() ([]byte, error) {
 	}
 	out.Body().AppendUnstructuredTokens(jobs.BuildTokens(nil))
 	return hclwrite.Format(out.Bytes()), nil
+}
+
+// written is the job as its specification says it: there the identity of the
+// name default is one among the others, which Nomad's parser takes apart.
+func written(job *api.Job) *api.Job {
+	whole := *job
+	whole.TaskGroups = slices.Clone(job.TaskGroups)
+	for i, g := range job.TaskGroups {
+		group := *g
+		group.Tasks = slices.Clone(g.Tasks)
+		for k, t := range g.Tasks {
+			if task := *t; task.Identity != nil {
+				task.Identities = append([]*api.WorkloadIdentity{task.Identity}, task.Identities...)
+				group.Tasks[k] = &task
+			}
+		}
+		whole.TaskGroups[i] = &group
+	}
+	return &whole
 }
 
 // writer renders values by the tags that Nomad's own parser goes by.

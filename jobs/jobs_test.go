@@ -103,9 +103,9 @@ func TestNomadItselfReadsTheFilesAsWeMeantThem(t *testing.T) {
 			require.NoError(t, err)
 			var read struct{ Job *api.Job }
 			require.NoError(t, json.Unmarshal(out, &read))
-			for _, task := range file.Job.TaskGroups[0].Tasks { // to Nomad the one of that name is apart
-				if len(task.Identities) > 0 {
-					task.Identity, task.Identities = task.Identities[0], []*api.WorkloadIdentity{}
+			for _, task := range read.Job.TaskGroups[0].Tasks {
+				if len(task.Identities) == 0 { // it took out the one of the name default
+					task.Identities = nil
 				}
 			}
 			file.Job.Canonicalize()

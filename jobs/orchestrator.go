@@ -88,9 +88,9 @@ func Orchestrator(t Template) (*api.Job, error) {
 	env["ORCHESTRATOR_LOG_JSON"] = "true"
 	one := &api.Task{
 		Name: OrchestratorGroup, Driver: string(t.Driver), KillTimeout: new(defaultDrain + killMargin), KillSignal: "SIGTERM", ShutdownDelay: shutdownDelay,
-		Services:   []*api.Service{service(OrchestratorJob)}, // see task
-		Env:        env,
-		Identities: []*api.WorkloadIdentity{{Name: "default", Env: true}},
+		Services: []*api.Service{service(OrchestratorJob)}, // see task
+		Env:      env,
+		Identity: &api.WorkloadIdentity{Name: "default", Env: true},
 		Templates: []*api.Template{{
 			DestPath:     new("secrets/token"),
 			EmbeddedTmpl: new(fmt.Sprintf("{{ with nomadVar %q }}{{ .%s }}{{ end }}", VariablePath(OrchestratorJob), Secret)),

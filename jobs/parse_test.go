@@ -41,6 +41,11 @@ func parse(t *testing.T, text []byte) *api.Job {
 			require.Fail(t, "unknown block", block.Type)
 		}
 	}
+	for _, task := range job.TaskGroups[0].Tasks {
+		if len(task.Identities) > 0 && task.Identities[0].Name == "default" { // it is apart
+			task.Identity, task.Identities = task.Identities[0], nil
+		}
+	}
 	return job
 }
 

@@ -3,6 +3,7 @@ package nomadtest_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -108,6 +109,10 @@ func TestAPoolOfDockerIsKeptByAnOrchestratorInDocker(t *testing.T) {
 	nomad("acl", "policy", "apply", "-namespace", "default", "-job", jobs.OrchestratorJob, "berth", policy)
 	nomad("var", "put", jobs.VariablePath(jobs.OrchestratorJob), jobs.Secret+"="+secret)
 	nomad("job", "run", "-var", "image=berth/orchestrator:"+tag, spec) // and waits until it is ready
+	plan := exec.CommandContext(t.Context(), program(t, "berth"), "nomad", "plan", "orchestrator", "--orchestrator", "berth/orchestrator:"+tag, "--json=false")
+	plan.Env = append(a.Command().Env, "NOMAD_TOKEN="+token)
+	planned, err := plan.CombinedOutput()
+	require.NoError(t, err, "the file and what is deployed without it are the same: %s", planned)
 	here, _, err := a.Client.Services().Get(jobs.OrchestratorJob, nil)
 	require.NoError(t, err)
 	require.Len(t, here, 1)
