@@ -1,6 +1,7 @@
 package nomadtest_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -95,6 +96,9 @@ func TestAPoolOfDockerIsKeptByAnOrchestratorInDocker(t *testing.T) {
 	require.NoError(t, err)
 	text, err := file.HCL()
 	require.NoError(t, err)
+	// A setting that is no flag of a deploy, as the guide says.
+	text = bytes.Replace(text, []byte("ORCHESTRATOR_SLOTS "), []byte("ORCHESTRATOR_MAX_CONTAINERS = \"2\"\n        ORCHESTRATOR_SLOTS "), 1)
+	require.Contains(t, string(text), "MAX_CONTAINERS")
 	dir := t.TempDir()
 	spec, policy := filepath.Join(dir, "job.hcl"), filepath.Join(dir, "policy.hcl")
 	require.NoError(t, os.WriteFile(spec, text, 0o600))
