@@ -165,11 +165,14 @@ func (b *Backend) leaveDuties() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	for _, p := range b.pools {
-		if p.duty.id == "" {
+		b.mu.Lock() // who asks for the Duty need not know of the Close
+		id := p.duty.id
+		p.duty.id = ""
+		b.mu.Unlock()
+		if id == "" {
 			continue
 		}
-		v := &api.Variable{Path: p.dutyPath(), Lock: &api.VariableLock{ID: p.duty.id}} // a release takes no items
-		p.duty.id = ""
+		v := &api.Variable{Path: p.dutyPath(), Lock: &api.VariableLock{ID: id}} // a release takes no items
 		if _, _, err := b.client.Variables().ReleaseLock(v, new(api.WriteOptions).WithContext(ctx)); err != nil {
 			b.config.Logger.Debug("lock is left to end by itself", "job", p.job, "error", err)
 		}
