@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -112,6 +113,7 @@ func TestWhatNobodyClaimsIsGivenBackAfterAWhile(t *testing.T) {
 	b := open(t, c)
 	start(t, b, "c-0", "c-1", "c-2")
 	require.NoError(t, b.Stop(t.Context(), "c-1", 0))
+	pause(t.Context(), 3*c.Spare)
 	assert.Equal(t, 3, d.count(), "c-2 keeps the count up")
 	require.NoError(t, b.Stop(t.Context(), "c-2", 0))
 	assert.Eventually(t, func() bool { return d.count() == 1 }, patience, time.Millisecond)
@@ -379,6 +381,21 @@ func TestNoRoomIsSaidInNomadsOwnWords(t *testing.T) {
 	}, patience, 10*time.Millisecond)
 	assert.Empty(t, b.Duty("t").Trouble)
 	require.Eventually(t, func() bool { return other.Duty("t").Trouble == "" }, patience, time.Millisecond)
+}
+
+func TestNoRoomIsSaidWithinSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, n := newDoubleWithoutServer(t), &pipes{all: map[string]*pipeListener{}}
+		d.room = 1
+		b := open(t, nomad.Config{API: d.serveOver(t, n), Job: jobs.Template{Driver: jobs.RawExec}}.Over(n.dial))
+		start(t, b, "c-0")
+		for range 3 {
+			began := time.Now()
+			_, err := b.Start(t.Context(), spec("c-1"))
+			assert.Equal(t, slots.KindPoolExhausted, slots.AsError(err).Kind, "%v", err)
+			assert.LessOrEqual(t, time.Since(began), 4*time.Second, "of a time of its own, at the defaults")
+		}
+	})
 }
 
 func TestAnAllocationThatDoesNotStartSaysWhy(t *testing.T) {
