@@ -2,6 +2,7 @@ package terminal
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -193,6 +194,50 @@ func TestAClientIsWaitedForAsLongAsItAnswers(t *testing.T) {
 			require.NoError(t, conn.WriteControl(websocket.CloseMessage, nil, time.Now().Add(soon)))
 			requireClosed(t, d)
 		})
+	}
+}
+
+// A client that reads all the time, more slowly than a program prints, has a
+// message on its way at every tick.
+func TestAPingHasItsTurnBetweenMessagesThatFollowEachOther(t *testing.T) {
+	t.Parallel()
+	pinged := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		socket, err := new(websocket.Upgrader).Upgrade(w, r, nil)
+		if !assert.NoError(t, err) {
+			return
+		}
+		defer func() { _ = socket.Close() }()
+		s := &served{socket: socket, silence: shortSilence}
+		ctx, end := context.WithCancel(r.Context())
+		var beside sync.WaitGroup
+		beside.Go(func() { s.ping(ctx, func(error) {}) })
+		s.writing.Lock()
+		for range 200 {
+			select {
+			case <-pinged:
+			case <-time.After(shortSilence / 20):
+			}
+			s.writing.Unlock()
+			s.writing.Lock()
+		}
+		s.writing.Unlock()
+		end()
+		beside.Wait()
+	}))
+	t.Cleanup(server.Close)
+	conn, answer, err := websocket.DefaultDialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil)
+	require.NoError(t, err)
+	_ = answer.Body.Close()
+	t.Cleanup(func() { _ = conn.Close() })
+	var once sync.Once
+	conn.SetPingHandler(func(string) error { once.Do(func() { close(pinged) }); return nil })
+	_, _, err = conn.ReadMessage() // until the server is done
+	require.Error(t, err)
+	select {
+	case <-pinged:
+	default:
+		require.Fail(t, "it was never asked whether it is there, and would be cut for silence")
 	}
 }
 
