@@ -3,6 +3,8 @@ package nomad
 import (
 	"context"
 	"net"
+
+	"github.com/hashicorp/nomad/api"
 )
 
 // Over is the Config with connections that are made in another way.
@@ -25,6 +27,21 @@ func (b *Backend) Starting(id string) bool {
 	defer b.mu.Unlock()
 	c := b.all[id]
 	return c != nil && !c.up
+}
+
+// Unheard is how many allocations are known to be on machines that Nomad does
+// not hear of.
+func (b *Backend) Unheard() (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.pools {
+		for _, a := range p.allocs {
+			if a.client == api.AllocClientStatusUnknown {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // Moves reports whether an allocation is known to be about to move.
