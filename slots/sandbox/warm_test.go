@@ -16,6 +16,8 @@ func TestWhatWaitsInVainEndsInItsTime(t *testing.T) {
 		give := func() { s.giveWarm("primed k", &warm{primed: &primed{in: i, out: [3]int{-1, -1, -1}, job: -1}}) }
 		waiting := func() int {
 			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			return len(s.warm["primed k"].waiting)
 		}
 		take := func() bool { return s.takePrimed(i, "k") != nil }
