@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"berth/jobs"
 	"berth/orchestrator/backend/nomad/operate"
-	"berth/orchestrator/client"
-	"berth/slots"
 )
 
 // emptied is what "nomad drain" prints.
@@ -30,9 +27,10 @@ func (a *app) nomadDrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "drain CONTAINER|ALLOCATION | drain --node NODE", Short: "Empty a container, or a machine, and stop it",
 		Long: `Has the orchestrator give the container no new leases and stop it when its last
-lease has ended, and waits until its allocation is gone. With --node all
-containers of the job on that machine get no new leases, then Nomad moves all
-that runs there elsewhere within --within.
+lease has ended, and waits until its allocation is gone. With --node Nomad drains
+that machine, and all that runs there goes elsewhere: containers get no new
+leases from then on, and are stopped when their last one has ended, or after
+--within.
 
 An allocation that no orchestrator has claimed is stopped at once.`,
 		Args: arguments(0, 1),
@@ -47,6 +45,8 @@ An allocation that no orchestrator has claimed is stopped at once.`,
 			return usagef("--within must not be below 0")
 		case (node == "") == (len(args) == 0):
 			return usagef("name one container or allocation, or a machine by --node")
+		case node != "" && force:
+			return usagef("--force is for a container: no orchestrator is asked for a machine")
 		}
 		o, err := operator(t)
 		if err != nil {
@@ -134,8 +134,8 @@ func (d drainer) ask(ctx context.Context, id string, within time.Duration) (leas
 // machineTime is how long a machine's containers have by default.
 const machineTime = 10 * time.Minute
 
-// machine empties a machine. Until Nomad has taken the drain all is undone that
-// was done for it; from then on Nomad has to be told to stop.
+// machine empties a machine. The orchestrators hear of its drain from Nomad, as
+// of one that anybody else begins, and give no new leases there.
 func (d drainer) machine(ctx context.Context, name string, within time.Duration) (emptied, error) {
 	id, on, err := d.nomad.Node(ctx, d.job, name)
 	if err != nil {
@@ -148,99 +148,18 @@ func (d drainer) machine(ctx context.Context, name string, within time.Duration)
 			done.Containers = append(done.Containers, alloc.Container)
 		}
 	}
-	cordoned, err := d.cordon(ctx, done.Containers)
-	if err != nil {
-		if !d.force {
-			return emptied{}, d.undone(ctx, cordoned, fmt.Errorf("%w; --force drains the machine all the same", err))
-		}
-		d.progress("the orchestrator is left out: %s", err)
-	}
 	if within == 0 {
 		within = machineTime
 	}
 	index, err := d.nomad.DrainNode(ctx, id, within)
 	if err != nil {
-		return emptied{}, d.undone(ctx, cordoned, err)
+		return emptied{}, err
 	}
-	err = d.nomad.Drained(ctx, id, index, d.progress)
-	switch {
-	case errors.Is(err, operate.ErrTakenBack):
-		return emptied{}, d.undone(ctx, cordoned, err)
-	case err != nil:
-		mend := []string{"nomad node drain -disable " + id}
-		for _, container := range cordoned {
-			mend = append(mend, "berth cordon --off "+container)
+	if err := d.nomad.Drained(ctx, id, index, d.progress); err != nil {
+		if !errors.Is(err, operate.ErrTakenBack) {
+			err = fmt.Errorf("%w; to have work come again: nomad node drain -disable %s", err, id)
 		}
-		return emptied{}, fmt.Errorf("%w; to have work come again: %s", err, strings.Join(mend, " && "))
+		return emptied{}, err
 	}
 	return done, nil
-}
-
-// cordon keeps new leases away from the containers. It returns those whose
-// leases are to come again when nothing comes of the drain: not those that
-// somebody had cordoned before, and those of which nobody knows.
-func (d drainer) cordon(ctx context.Context, containers []string) (cordoned []string, err error) {
-	if len(containers) == 0 {
-		return nil, nil
-	}
-	c, err := d.client()
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	known, err := c.Containers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	before := map[string]bool{}
-	for _, one := range known {
-		before[one.ID] = one.State == "cordoned"
-	}
-	var problems []error
-	for _, id := range containers {
-		if before[id] {
-			continue
-		}
-		_, err := c.Cordon(ctx, id, true)
-		if err == nil || client.Unreachable(err) || ctx.Err() != nil {
-			cordoned = append(cordoned, id)
-		}
-		if err != nil {
-			problems = append(problems, fmt.Errorf("cordon %s: %w", id, err))
-			continue
-		}
-		d.progress("container %s gets no new leases", id)
-	}
-	return cordoned, errors.Join(problems...)
-}
-
-// undone lets leases come again to what was cordoned for a drain that is not to
-// be, also after a Ctrl-C. It returns why that is so, and what went wrong.
-func (d drainer) undone(ctx context.Context, cordoned []string, why error) error {
-	if len(cordoned) == 0 {
-		return why
-	}
-	interrupted := ctx.Err() != nil
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTimeout)
-	defer cancel()
-	c, err := d.client()
-	if err != nil {
-		return errors.Join(why, err)
-	}
-	defer c.Close()
-	all := []error{why}
-	for _, id := range cordoned {
-		_, err := c.Cordon(ctx, id, false)
-		switch {
-		case err == nil:
-			d.progress("container %s gets leases again", id)
-		case slots.AsError(err).Kind != slots.KindNotFound: // else it has ended meanwhile
-			all = append(all, fmt.Errorf("container %s may get no new leases: %w; \"berth cordon --off %s\" lets them come", id, err, id))
-		}
-	}
-	err = errors.Join(all...)
-	if interrupted && len(all) > 1 {
-		return &failure{exitInterrupted, fmt.Errorf("interrupted: %w", err)}
-	}
-	return err
 }
