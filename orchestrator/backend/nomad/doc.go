@@ -71,7 +71,8 @@
 // is claimed there; what nobody has claimed there keeps its place in the count,
 // so that another is started above it. No count is lowered meanwhile, for Nomad
 // does not count what it does not hear of, and would make up for it from the top
-// when the machine is back. Then all of it is as before.
+// when the machine is back. Then all is as before, but for containers without
+// leases: whoever stopped them because they drained has them end then.
 //
 // # What the backend knows
 //
