@@ -421,7 +421,6 @@ func TestAListThatIsOlderThanTheStreamTakesNothingBack(t *testing.T) {
 	assert.Equal(t, "c-1", e.Container.ID)
 	lists()
 	assert.Len(t, list(t, b), 1)
-	start(t, b, "c-2")
 }
 
 func TestAStreamThatEndsOrGoesBackHasEverythingListed(t *testing.T) {
