@@ -421,6 +421,7 @@ func TestAListThatIsOlderThanTheStreamTakesNothingBack(t *testing.T) {
 	assert.Equal(t, "c-1", e.Container.ID)
 	lists()
 	assert.Len(t, list(t, b), 1)
+	start(t, b, "c-2") // one that failed before is told of again and again
 }
 
 func TestAStreamThatEndsOrGoesBackHasEverythingListed(t *testing.T) {

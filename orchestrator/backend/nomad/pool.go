@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"regexp"
 	"slices"
 	"time"
@@ -34,8 +35,9 @@ type pool struct {
 	deployed   uint64 // index of the last news of deployments
 	listed     uint64 // index of the last list of allocations
 	allocs     map[string]*alloc
-	released   map[string]bool // allocations that are claimed in a variable, and that nobody wants
-	waiting    []*container    // that have no allocation yet, in their order
+	over       map[string]uint64 // allocations that have ended, and by which index
+	released   map[string]bool   // allocations that are claimed in a variable, and that nobody wants
+	waiting    []*container      // that have no allocation yet, in their order
 
 	variables map[string]*api.Variable // by path
 	secret    string                   // in use
@@ -76,7 +78,7 @@ func (b *Backend) newPool(spec backend.Spec) *pool {
 	spec.ID = ""
 	return &pool{
 		b: b, job: b.jobID(spec.Template), nudge: make(chan struct{}, 1), tells: make(chan struct{}, 1), spec: spec.Clone(), floor: -1,
-		allocs: map[string]*alloc{}, variables: map[string]*api.Variable{}, released: map[string]bool{},
+		allocs: map[string]*alloc{}, over: map[string]uint64{}, variables: map[string]*api.Variable{}, released: map[string]bool{},
 	}
 }
 
@@ -161,6 +163,9 @@ func (p *pool) ofAllocLocked(id string) *container {
 // applyLocked takes in what is newer about an allocation. fresh tells of a
 // change, and not of what has been so for a while.
 func (p *pool) applyLocked(a *alloc, fresh bool) {
+	if at, ended := p.over[a.id]; ended && a.modify <= at {
+		return // a list that is older than the stream, or what is told once more after it
+	}
 	old := p.allocs[a.id]
 	if old != nil {
 		if a.modify < old.modify {
@@ -174,10 +179,12 @@ func (p *pool) applyLocked(a *alloc, fresh bool) {
 	}
 	if !a.ended() {
 		p.allocs[a.id] = a
+		delete(p.over, a.id)
 		p.probeLocked(a)
 		p.adoptLocked(a)
 		return
 	}
+	p.over[a.id] = a.modify
 	delete(p.allocs, a.id)
 	delete(p.released, a.id)
 	if c := p.ofAllocLocked(a.id); c != nil {
@@ -225,6 +232,7 @@ func (p *pool) goneLocked(seen map[string]bool, index uint64) {
 			p.downLocked(c, "allocation is gone")
 		}
 	}
+	maps.DeleteFunc(p.over, func(id string, at uint64) bool { return !seen[id] && at <= index })
 }
 
 // probeLocked asks an allocation that runs until it answers, once at a time.
