@@ -155,8 +155,9 @@ func (w *diskWatch) look(ctx context.Context, how func(context.Context) (bytes, 
 }
 
 // lookLast looks at what a command leaves behind, if it may be more than the
-// limit and the look does not take much longer than it did: a large tree is not
-// walked after each short command. What those before it wrote unseen counts in.
+// limit and the look takes no longer than what it is to find out about: a large
+// tree is not walked after each short command. What those before wrote unseen
+// counts in.
 func (w *diskWatch) lookLast(ctx context.Context) (over bool) {
 	if w.who != aCommand {
 		return false
@@ -165,7 +166,7 @@ func (w *diskWatch) lookLast(ctx context.Context) (over bool) {
 	a, l := &w.in.atWork, w.in.host.config.Limits
 	a.mu.Lock()
 	a.unseen += time.Since(w.since)
-	due := a.mayBeBeyondLocked(l, free) && 10*a.unseen >= a.diskTook
+	due := a.mayBeBeyondLocked(l, free) && a.unseen >= a.diskTook
 	a.mu.Unlock()
 	if !due {
 		return false
