@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"berth/jobs"
+	"berth/orchestrator/backend/nomad/operate"
 )
 
 // nomadFiles are what can be rendered, but the policy.
@@ -89,7 +90,12 @@ type nomadJob struct {
 	orchestrator  string // what runs in the orchestrator's job; "": the default
 	orchestrators int
 	more          map[string]string // of the orchestrator's environment, that is to stay
-	disowned      bool              // the orchestrator that registered what runs does not know this
+
+	was      jobs.Template   // what runs
+	disowned bool            // the orchestrator that registered what runs does not know this
+	own      operate.Serving // the orchestrator's job, of which a pool's is to know
+	owned    bool            // there is one
+	ownError error           // why that cannot be told
 }
 
 // build makes the job of the name, which is one of names.

@@ -80,7 +80,9 @@ func (j *nomadJob) make(ctx context.Context, o *operate.Operator, name string, f
 	}
 	switch name {
 	case "sandboxd":
-		err = j.fromPool(ctx, o, flags)
+		if err = j.fromPool(ctx, o, flags); err == nil {
+			err = j.knownAgain(ctx, o)
+		}
 	case "orchestrator":
 		err = j.fromOrchestrator(ctx, o, flags)
 	}
@@ -130,7 +132,7 @@ func (j *nomadJob) adopt(running jobs.Template, flags *pflag.FlagSet) error {
 		}
 		given[f.Name] = f.Value.String()
 	})
-	was := running
+	j.was = running
 	j.template, j.driver = running, string(running.Driver)
 	for name, text := range given {
 		if err := flags.Set(name, text); err != nil {
@@ -142,17 +144,11 @@ func (j *nomadJob) adopt(running jobs.Template, flags *pflag.FlagSet) error {
 			return fmt.Errorf("set --%s: %w", name, err)
 		}
 	}
-	if j.template.MemoryMB != was.MemoryMB && !flags.Changed("memory-max") {
+	if j.template.MemoryMB != running.MemoryMB && !flags.Changed("memory-max") {
 		j.template.MemoryMaxMB = 0 // it follows the other
 	}
 	if flags.Changed("cpu") && !flags.Changed("cores") {
 		j.template.Cores = 0 // else MHz do not count
-	}
-	if j.template.Slots != was.Slots || j.template.Isolation != was.Isolation {
-		// The orchestrator has to find that this is not what it asked for.
-		j.template.Meta = maps.Clone(j.template.Meta)
-		_, j.disowned = j.template.Meta[jobs.MetaSpec]
-		delete(j.template.Meta, jobs.MetaSpec)
 	}
 	return nil
 }
@@ -199,7 +195,7 @@ func (a *app) plan(ctx context.Context, cmd *cobra.Command, j *nomadJob, name st
 	if err != nil {
 		return operate.Plan{}, err
 	}
-	if err := a.takenBack(ctx, o, name, j, cmd.Flags()); err != nil {
+	if err := a.takenBack(name, j, cmd.Flags()); err != nil {
 		a.progress("a deploy would be refused: %v", err)
 	}
 	p, err := o.Plan(ctx, file.Job)
@@ -244,7 +240,7 @@ that is not fails with Nomad's own words.
 		if err != nil {
 			return err
 		}
-		if err := a.takenBack(ctx, o, args[0], &j, cmd.Flags()); err != nil {
+		if err := a.takenBack(args[0], &j, cmd.Flags()); err != nil {
 			if !force {
 				return fmt.Errorf("%w; --force deploys it all the same", err)
 			}

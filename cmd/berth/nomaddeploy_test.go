@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"berth/orchestrator"
 )
 
 // nomadDouble answers as Nomad does what it is told to, by method and path.
@@ -169,12 +172,6 @@ func TestNomadJobKeepsWhatRunsBehindItsFlags(t *testing.T) {
 	assert.Zero(t, j.template.MemoryMaxMB)
 	assert.Equal(t, "exec", j.driver)
 	assert.Contains(t, j.template.Meta, "berth_spec", "the orchestrator knows its job again")
-
-	require.NoError(t, flags.Parse([]string{"--slots", "4"}))
-	require.NoError(t, j.adopt(was.template, flags))
-	assert.Equal(t, 4, j.template.Slots)
-	assert.NotContains(t, j.template.Meta, "berth_spec", "this is not what it asked for")
-	assert.Contains(t, was.template.Meta, "berth_spec")
 }
 
 // rendered is the job as Nomad tells of one that runs.
@@ -284,6 +281,38 @@ func TestNomadDeployLeavesNoPoolWithLessIsolationUnsaid(t *testing.T) {
 	assert.Equal(t, exitFailed, status, "somebody has registered it")
 	assert.Contains(t, errs, "registers its own again")
 	assert.Empty(t, registered())
+}
+
+func TestNomadDeployRegistersTheJobThatTheOrchestratorAsksFor(t *testing.T) {
+	pool := rendered(t, "sandboxd", "--isolation-require", "uid")
+	pool["Meta"] = object{"berth_template": "default", "berth_spec": `{"Slots":8}`, "berth_env": "v1"}
+	own := rendered(t, "orchestrator", "--slots", "5", "--isolation-require", "uid")
+	var environ []string
+	for name, value := range environmentOf(own) {
+		environ = append(environ, name+"="+value.(string))
+	}
+	config, err := orchestrator.Parse(nil, environ, io.Discard)
+	require.NoError(t, err)
+	asked, err := config.Templates[0].Spec("").Meta()
+	require.NoError(t, err)
+
+	registered := deployed(t, pool, own)
+	status, _, errs := runMain(t.Context(), "nomad", "deploy", "sandboxd", "--slots", "5")
+	require.Zero(t, status, errs)
+	status, _, errs = runMain(t.Context(), "nomad", "deploy", "sandboxd", "--slots", "6", "--force")
+	require.Zero(t, status, errs)
+	status, _, errs = runMain(t.Context(), "nomad", "deploy", "sandboxd", "--image", "new:2", "--force")
+	require.Zero(t, status, errs)
+	require.Len(t, registered(), 3)
+	assert.Equal(t, object{"berth_template": "default", "berth_spec": asked, "berth_env": "v1"}, registered()[0]["Meta"], "it registers none beside it")
+	assert.Equal(t, object{"berth_template": "default", "berth_env": "v1"}, registered()[1]["Meta"], "it finds that this is not what it asked for")
+	assert.Equal(t, pool["Meta"], registered()[2]["Meta"], "as it was")
+
+	delete(pool["Meta"].(object), "berth_env")
+	registered = deployed(t, pool, own)
+	status, _, errs = runMain(t.Context(), "nomad", "deploy", "sandboxd", "--slots", "5")
+	require.Zero(t, status, errs)
+	assert.NotContains(t, registered()[0]["Meta"], "berth_spec", "it says no environment for the orchestrator")
 }
 
 func TestNomadDeployOfTheOrchestratorKeepsWhatNoFlagSays(t *testing.T) {

@@ -12,28 +12,25 @@ import (
 
 	"berth/jobs"
 	"berth/orchestrator/backend/nomad/operate"
-	"berth/slots"
 )
 
 // takenBack is the error that the orchestrator is going to register the pool's
 // job with other slots or another isolation than it is deployed with. What else
 // of its settings differs is told: it counts for jobs that it registers anew.
-func (a *app) takenBack(ctx context.Context, o *operate.Operator, name string, j *nomadJob, given *pflag.FlagSet) error {
+func (a *app) takenBack(name string, j *nomadJob, given *pflag.FlagSet) error {
 	if name != "sandboxd" {
 		return nil
 	}
-	own, found, err := o.Serving(ctx)
-	if err != nil {
-		a.progress("what the orchestrator registers cannot be told: %v", err)
-		found = false
+	if j.ownError != nil {
+		a.progress("what the orchestrator registers cannot be told: %v", j.ownError)
 	}
-	if !found || own.Template.Job != j.template.Job {
+	if !j.owned || j.own.Template.Job != j.template.Job {
 		if j.disowned {
 			return fmt.Errorf("job %s was registered by an orchestrator that is no job of this Nomad: give it these slots and this isolation first, or it registers its own again", j.template.Job)
 		}
 		return nil
 	}
-	differ := j.differs(own.Template, given)
+	differ := j.differs(j.own.Template, given)
 	var words []string
 	for _, name := range []string{"slots", "isolation-require"} {
 		if d, ok := differ[name]; ok {
@@ -45,6 +42,34 @@ func (a *app) takenBack(ctx context.Context, o *operate.Operator, name string, j
 	}
 	if len(differ) > 0 {
 		a.progress("the orchestrator has other settings, for jobs that it registers: `berth nomad deploy orchestrator%s` changes them", differ.flags())
+	}
+	return nil
+}
+
+// knownAgain has the pool's job say that it is the one that the orchestrator
+// asks for, so that nobody registers it once more while it is rolled out. Where
+// the orchestrator asks for another, it has to find that.
+func (j *nomadJob) knownAgain(ctx context.Context, o *operate.Operator) error {
+	j.own, j.owned, j.ownError = o.Serving(ctx)
+	complete, err := j.template.Complete()
+	if err != nil {
+		return usagef("%v", err)
+	}
+	was := j.template.Meta
+	j.template.Meta = maps.Clone(was)
+	if j.owned && was[jobs.MetaEnv] != "" { // else it has registered none yet
+		text, owns, err := j.own.Owns(complete)
+		if err != nil {
+			return err
+		}
+		if owns {
+			j.template.Meta[jobs.MetaSpec] = text
+			return nil
+		}
+	}
+	if complete.Slots != j.was.Slots || complete.Isolation != j.was.Isolation {
+		_, j.disowned = was[jobs.MetaSpec]
+		delete(j.template.Meta, jobs.MetaSpec)
 	}
 	return nil
 }
@@ -99,7 +124,7 @@ func (j *nomadJob) differs(own jobs.Template, given *pflag.FlagSet) differences 
 				continue
 			}
 		case "isolation-require":
-			if least(value) == least(there[name]) {
+			if operate.Least(value) == operate.Least(there[name]) {
 				continue
 			}
 		}
@@ -108,13 +133,4 @@ func (j *nomadJob) differs(own jobs.Template, given *pflag.FlagSet) differences 
 		}
 	}
 	return all
-}
-
-// least is the requirement, in one of the ways of writing it.
-func least(text string) string {
-	r, err := slots.ParseRequirement(cmp.Or(text, jobs.DefaultIsolation))
-	if err != nil {
-		return text
-	}
-	return r.String()
 }

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -95,6 +96,17 @@ func checkEnv(env map[string]string) error {
 func (s Spec) Equal(o Spec) bool {
 	return s.ID == o.ID && s.Template == o.Template && s.Slots == o.Slots && s.Isolation == o.Isolation &&
 		maps.Equal(s.Env, o.Env) && s.Network == o.Network && s.MaxTimeout == o.MaxTimeout && s.Limits == o.Limits
+}
+
+// Meta is the Spec as a job says it, so that who has asked for the job knows it
+// again. The environment may be secret and is left out.
+func (s Spec) Meta() (string, error) {
+	s.Env = nil
+	text, err := json.Marshal(s)
+	if err != nil {
+		return "", fmt.Errorf("describe spec: %w", err)
+	}
+	return string(text), nil
 }
 
 // Clone returns a copy that shares nothing with s.

@@ -142,13 +142,6 @@ func (p *pool) readJob(ctx context.Context) error {
 	return nil
 }
 
-// meta is what the job says of the spec. The environment may be secret.
-func meta(spec backend.Spec) (string, error) {
-	spec.Env = nil
-	text, err := json.Marshal(spec)
-	return string(text), err
-}
-
 // adoptedLocked is the spec of a container that was found.
 func (p *pool) adoptedLocked(id string) backend.Spec {
 	spec := p.spec.Clone()
@@ -175,9 +168,9 @@ func (p *pool) ensure(ctx context.Context) error {
 	if err := p.readJob(ctx); err != nil {
 		return err
 	}
-	text, err := meta(spec)
+	text, err := spec.Meta()
 	if err != nil {
-		return fmt.Errorf("describe spec: %w", err)
+		return err
 	}
 	p.b.mu.Lock()
 	same := p.exists && p.made == text && p.madeEnv == version

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"berth/jobs"
+	"berth/orchestrator/backend"
+	"berth/slots"
 )
 
 // Serving is the orchestrator's job that runs, as far as it tells.
@@ -37,4 +40,35 @@ func (o *Operator) Serving(ctx context.Context) (s Serving, found bool, err erro
 	command, _ := task.Config["command"].(string)
 	s.Runs = cmp.Or(image, command)
 	return s, true, nil
+}
+
+// Owns is the meta of a job of the template, which is complete, by which the
+// orchestrator knows it for the one that it asks for. It is false when it asks
+// for another one.
+func (s Serving) Owns(t jobs.Template) (meta string, owns bool, err error) {
+	own, here := specOf(s.Template), specOf(t)
+	here.Isolation = own.Isolation
+	if Least(t.Isolation) != Least(own.Isolation) || !own.Equal(here) {
+		return "", false, nil
+	}
+	meta, err = own.Meta() // in its own words
+	return meta, true, err
+}
+
+// Least is a requirement of isolation in one of the ways of writing it; what is
+// none stays as it is.
+func Least(isolation string) string {
+	r, err := slots.ParseRequirement(cmp.Or(isolation, jobs.DefaultIsolation))
+	if err != nil {
+		return isolation
+	}
+	return r.String()
+}
+
+// specOf is what the orchestrator of the template asks for.
+func specOf(t jobs.Template) backend.Spec {
+	return backend.Spec{
+		Template: strings.TrimPrefix(t.Job, jobs.PoolPrefix), Slots: t.Slots, Isolation: t.Isolation, Network: !t.NoNetwork, MaxTimeout: t.Longest,
+		Limits: backend.Limits{MemoryBytes: t.SlotMemory, Pids: t.SlotPids, CPUs: t.SlotCPUs, DiskBytes: t.SlotDisk},
+	}
 }
