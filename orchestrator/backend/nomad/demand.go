@@ -73,19 +73,16 @@ func (p *pool) tellDemand(ctx context.Context) {
 // have not written for long.
 func (p *pool) writeDemand(ctx context.Context) error {
 	now := time.Now()
-	path, items := p.demandPath(), map[string]string{}
 	p.b.mu.Lock()
-	if v := p.variables[path]; v != nil {
-		maps.Copy(items, v.Items)
-	}
+	all := p.draftLocked(p.demandPath())
 	waiting := p.demand.waiting
 	p.b.mu.Unlock()
-	maps.DeleteFunc(items, func(_, text string) bool {
+	maps.DeleteFunc(all.items, func(_, text string) bool {
 		_, at := readDemand(text)
 		return now.Sub(at) > demandOld
 	})
-	items[p.b.item] = fmt.Sprintf("%d %d %s", waiting, now.Unix(), p.b.config.Name)
-	written, err := p.write(ctx, path, items)
+	all.items[p.b.item] = fmt.Sprintf("%d %d %s", waiting, now.Unix(), p.b.config.Name)
+	written, err := p.write(ctx, all)
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,8 @@ func TestAClaimThatIsTheLastOfItsVariableCanBeGivenBack(t *testing.T) {
 	start(t, b, "c-0")
 	free := "nomad/jobs/" + job + "/containers/-"
 	for range 2 {
-		written, err := b.Write(t.Context(), "t", free, nil)
+		_, write := b.Draft("t", free)
+		written, err := write(t.Context(), "", "")
 		require.NoError(t, err, "Nomad takes no variable without items")
 		assert.True(t, written)
 	}

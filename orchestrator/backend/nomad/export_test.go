@@ -2,6 +2,7 @@ package nomad
 
 import (
 	"context"
+	"maps"
 	"net"
 
 	"github.com/hashicorp/nomad/api"
@@ -13,12 +14,19 @@ func (c Config) Over(dial func(ctx context.Context, network, address string) (ne
 	return c
 }
 
-// Write stores a variable of the template's pool.
-func (b *Backend) Write(ctx context.Context, template, path string, items map[string]string) (bool, error) {
+// Draft begins to change a variable of the template's pool as it is known.
+// write stores it with one more item, or without any.
+func (b *Backend) Draft(template, path string) (known map[string]string, write func(ctx context.Context, item, text string) (bool, error)) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	p := b.pools[b.jobID(template)]
-	b.mu.Unlock()
-	return p.write(ctx, path, items)
+	d := p.draftLocked(path)
+	return maps.Clone(d.items), func(ctx context.Context, item, text string) (bool, error) {
+		if d.items[item] = text; item == "" {
+			clear(d.items)
+		}
+		return p.write(ctx, d)
+	}
 }
 
 // Starting reports whether the container was asked for and is not up yet.

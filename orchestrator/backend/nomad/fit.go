@@ -229,7 +229,7 @@ func (p *pool) claim(ctx context.Context) error {
 	}
 	slices.SortFunc(free, func(a, b *alloc) int { return cmp.Or(cmp.Compare(a.index, b.index), strings.Compare(a.id, b.id)) })
 	claims := map[string]*container{}
-	changed := map[string]map[string]string{}
+	changed := map[string]draft{}
 	for id := range p.released {
 		if path := p.claimsPath(id); p.claimLocked(id) != "" {
 			changed[path] = p.heldLocked(path)
@@ -241,14 +241,14 @@ func (p *pool) claim(ctx context.Context) error {
 		}
 		claims[free[i].id] = c
 		path := p.claimsPath(free[i].id)
-		if changed[path] == nil {
+		if _, ok := changed[path]; !ok {
 			changed[path] = p.heldLocked(path)
 		}
-		changed[path][free[i].id] = c.spec.ID
+		changed[path].items[free[i].id] = c.spec.ID
 	}
 	p.b.mu.Unlock()
-	for path, items := range changed {
-		written, err := p.write(ctx, path, items)
+	for path, claimed := range changed {
+		written, err := p.write(ctx, claimed)
 		if err != nil {
 			return err
 		}
@@ -292,16 +292,13 @@ func (p *pool) takenLocked(allocID string) string {
 
 // heldLocked is what the variable of claims should hold: what it does without
 // the claims to what has ended and what was given back.
-func (p *pool) heldLocked(path string) map[string]string {
-	items := map[string]string{}
-	if v := p.variables[path]; v != nil {
-		maps.Copy(items, v.Items)
-	}
-	maps.DeleteFunc(items, func(allocID, id string) bool {
-		gone := p.allocs[allocID] == nil && p.variables[path].ModifyIndex < p.listed
+func (p *pool) heldLocked(path string) draft {
+	held := p.draftLocked(path)
+	maps.DeleteFunc(held.items, func(allocID, id string) bool {
+		gone := p.allocs[allocID] == nil && held.index < p.listed
 		return gone || p.released[allocID] || p.b.ended[id] != ""
 	})
-	return items
+	return held
 }
 
 // needLocked is how high the count has to be: above all that is claimed and

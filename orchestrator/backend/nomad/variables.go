@@ -171,18 +171,33 @@ func (p *pool) rotatedAll(next string) {
 	p.b.config.Logger.Info("secret rotated", "job", p.job)
 }
 
-// write stores a variable if nobody has since, and takes in what is stored
-// then. It is false when somebody has.
-func (p *pool) write(ctx context.Context, path string, items map[string]string) (written bool, err error) {
+// draft is what is to become of a variable: a copy of its items, and the index
+// that they are of.
+type draft struct {
+	path  string
+	index uint64 // 0: there is no such variable yet
+	items map[string]string
+}
+
+// draftLocked begins to change a variable as it is known. Items and index are
+// taken at once, so that no write by another orchestrator falls between them.
+func (p *pool) draftLocked(path string) draft {
+	d := draft{path: path, items: map[string]string{}}
+	if v := p.variables[path]; v != nil {
+		d.index = v.ModifyIndex
+		maps.Copy(d.items, v.Items)
+	}
+	return d
+}
+
+// write stores a variable if nobody has since it was drafted, and takes in what
+// is stored then. It is false when somebody has.
+func (p *pool) write(ctx context.Context, d draft) (written bool, err error) {
+	path, items := d.path, d.items
 	if len(items) == 0 { // Nomad takes no variable without items
 		items = map[string]string{itemNothing: "-"}
 	}
-	p.b.mu.Lock()
-	v := &api.Variable{Path: path, Items: items}
-	if known := p.variables[path]; known != nil {
-		v.ModifyIndex = known.ModifyIndex
-	}
-	p.b.mu.Unlock()
+	v := &api.Variable{Path: path, Items: items, ModifyIndex: d.index}
 	stored, _, err := p.b.client.Variables().CheckedUpdate(v, new(api.WriteOptions).WithContext(ctx))
 	conflict, lost := errors.AsType[api.ErrCASConflict](err)
 	switch {
@@ -210,20 +225,17 @@ func (p *pool) ensureSecret(ctx context.Context, env map[string]string) (version
 	}
 	text := strings.Join(pairs, "\n")
 	for {
-		path := jobs.VariablePath(p.job)
 		p.b.mu.Lock()
-		items := map[string]string{}
-		if v := p.variables[path]; v != nil {
-			items = maps.Clone(v.Items)
-		}
+		secret := p.draftLocked(jobs.VariablePath(p.job))
 		p.b.mu.Unlock()
+		items := secret.items
 		same := items[jobs.Secret] != "" && items[jobs.EnvItem] == text
 		if same && items[itemEnvVersion] != "" {
 			return items[itemEnvVersion], nil
 		}
 		items[jobs.Secret] = cmp.Or(items[jobs.Secret], rand.Text()+rand.Text())
 		items[jobs.EnvItem], items[itemEnvVersion] = text, strings.ToLower(rand.Text()[:8])
-		if _, err := p.write(ctx, path, items); err != nil {
+		if _, err := p.write(ctx, secret); err != nil {
 			return "", err
 		}
 	}

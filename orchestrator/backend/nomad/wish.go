@@ -48,26 +48,26 @@ func (b *Backend) Wish(ctx context.Context, id string, change func(backend.Wish)
 		was := p.wishLocked(id)
 		wish := change(was)
 		wish.By = wish.By.Round(0).UTC() // as it is read again
-		items := p.wishesLocked(time.Now())
+		all := p.wishesLocked(time.Now())
 		b.mu.Unlock()
 		if wish == was {
 			return was, nil
 		}
-		if err := p.keep(ctx, items, id, wish); err != nil {
+		if err := p.keep(ctx, all, id, wish); err != nil {
 			return backend.Wish{}, slots.Errorf(slots.KindInternal, "keep what is wanted of container %s: %w", id, err)
 		}
 	}
 }
 
-// keep writes the items with another wish, if nobody has written since. Who
+// keep writes all wishes with another one, if nobody has written since. Who
 // asks looks again at what there is.
-func (p *pool) keep(ctx context.Context, items map[string]string, id string, wish backend.Wish) error {
+func (p *pool) keep(ctx context.Context, all draft, id string, wish backend.Wish) error {
 	text, err := json.Marshal(kept{wish, time.Now().UTC()})
 	if err != nil {
 		return err
 	}
-	items[id] = string(text)
-	_, err = p.write(ctx, p.wishesPath(), items)
+	all.items[id] = string(text)
+	_, err = p.write(ctx, all)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -99,18 +99,15 @@ func readWish(text string) (kept, error) {
 
 // wishesLocked are the items of the variable without those of containers that
 // are gone.
-func (p *pool) wishesLocked(now time.Time) map[string]string {
-	items := map[string]string{}
-	if v := p.variables[p.wishesPath()]; v != nil {
-		maps.Copy(items, v.Items)
-	}
+func (p *pool) wishesLocked(now time.Time) draft {
+	all := p.draftLocked(p.wishesPath())
 	claimed := map[string]bool{}
 	for id := range p.allocs {
 		claimed[p.claimLocked(id)] = true
 	}
-	maps.DeleteFunc(items, func(id, text string) bool {
+	maps.DeleteFunc(all.items, func(id, text string) bool {
 		one, err := readWish(text)
 		return !claimed[id] && (err != nil || now.Sub(one.At) > wishOld)
 	})
-	return items
+	return all
 }
