@@ -91,6 +91,7 @@ type nomadJob struct {
 	orchestrators int
 	more          map[string]string // of the orchestrator's environment, that is to stay
 
+	index    uint64          // of the job that runs, at which this one replaces it
 	was      jobs.Template   // what runs
 	disowned bool            // the orchestrator that registered what runs does not know this
 	own      operate.Serving // the orchestrator's job, of which a pool's is to know

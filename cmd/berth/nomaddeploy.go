@@ -85,6 +85,8 @@ func (j *nomadJob) make(ctx context.Context, o *operate.Operator, name string, f
 		}
 	case "orchestrator":
 		err = j.fromOrchestrator(ctx, o, flags)
+	case "prepull":
+		j.index, err = o.Index(ctx, jobs.PrepullJob)
 	}
 	if err != nil {
 		return jobs.File{}, err
@@ -94,10 +96,11 @@ func (j *nomadJob) make(ctx context.Context, o *operate.Operator, name string, f
 
 func (j *nomadJob) fromPool(ctx context.Context, o *operate.Operator, flags *pflag.FlagSet) error {
 	running, found, err := o.Running(ctx, j.template.Job)
+	j.index = running.ModifyIndex
 	if err != nil || !found {
 		return err
 	}
-	return j.adopt(running, flags)
+	return j.adopt(running.Template, flags)
 }
 
 func (j *nomadJob) fromOrchestrator(ctx context.Context, o *operate.Operator, flags *pflag.FlagSet) error {
@@ -106,8 +109,11 @@ func (j *nomadJob) fromOrchestrator(ctx context.Context, o *operate.Operator, fl
 		return err
 	}
 	if !found { // it is the first of a pool that may be there
-		return j.fromPool(ctx, o, flags)
+		err := j.fromPool(ctx, o, flags)
+		j.index = running.ModifyIndex
+		return err
 	}
+	j.index = running.ModifyIndex
 	was := running.Template.Driver
 	if !flags.Changed("orchestrators") && running.Count > 0 {
 		j.orchestrators = running.Count
@@ -195,7 +201,7 @@ func (a *app) plan(ctx context.Context, cmd *cobra.Command, j *nomadJob, name st
 	if err != nil {
 		return operate.Plan{}, err
 	}
-	if err := a.takenBack(name, j, cmd.Flags()); err != nil {
+	if err := a.refusal(name, j, cmd.Flags()); err != nil {
 		a.progress("a deploy would be refused: %v", err)
 	}
 	p, err := o.Plan(ctx, file.Job)
@@ -223,7 +229,7 @@ that is not fails with Nomad's own words.
 	}
 	j.flags(cmd.Flags())
 	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the deployment")
-	cmd.Flags().BoolVar(&force, "force", false, "deploy a pool that the orchestrator is going to change back")
+	cmd.Flags().BoolVar(&force, "force", false, "deploy also what the orchestrator is going to change back, and what may end leases")
 	cmd.Flags().DurationVar(&within, "timeout", 15*time.Minute, "wait so long; Nomad goes on then")
 	cmd.RunE = onNomad(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 		if within <= 0 {
@@ -240,17 +246,13 @@ that is not fails with Nomad's own words.
 		if err != nil {
 			return err
 		}
-		if err := a.takenBack(args[0], &j, cmd.Flags()); err != nil {
+		if err := a.refusal(args[0], &j, cmd.Flags()); err != nil {
 			if !force {
 				return fmt.Errorf("%w; --force deploys it all the same", err)
 			}
 			a.progress("%v", err)
 		}
-		p, err := o.Plan(ctx, file.Job) // for the index that what runs has
-		if err != nil {
-			return err
-		}
-		d, err := o.Deploy(ctx, file.Job, p.ModifyIndex, detach, a.progress)
+		d, err := o.Deploy(ctx, file.Job, j.index, detach, a.progress)
 		if errors.Is(err, operate.ErrGoesOn) {
 			err = fmt.Errorf("%w; \"berth nomad status --job %s\" says how far it is", err, d.Job)
 		}

@@ -315,6 +315,56 @@ func TestNomadDeployRegistersTheJobThatTheOrchestratorAsksFor(t *testing.T) {
 	assert.NotContains(t, registered()[0]["Meta"], "berth_spec", "it says no environment for the orchestrator")
 }
 
+func TestNomadDeployLowersNoCountUnderLeases(t *testing.T) {
+	for _, jobs := range [][]object{
+		{rendered(t, "sandboxd", "--count", "3"), rendered(t, "orchestrator", "--count", "1")},
+		{rendered(t, "sandboxd", "--count", "3")}, // whoever scales it
+	} {
+		registered := deployed(t, jobs...)
+		status, _, errs := runMain(t.Context(), "nomad", "deploy", "sandboxd", "--count", "1")
+		assert.Equal(t, exitFailed, status)
+		assert.Contains(t, errs, "job berth-default runs 3 containers, and 1 would end their leases")
+		assert.Contains(t, errs, "`berth nomad deploy orchestrator --count 1`")
+		assert.Contains(t, errs, "--force")
+		assert.Empty(t, registered())
+		status, _, errs = runMain(t.Context(), "nomad", "plan", "sandboxd", "--count", "1")
+		assert.Equal(t, exitChanges, status)
+		assert.Contains(t, errs, "a deploy would be refused: job berth-default runs 3")
+
+		for _, more := range [][]string{{"--count", "1", "--force"}, {"--count", "3"}, {"--count", "4"}, {"--memory", "130"}} {
+			status, _, errs = runMain(t.Context(), append([]string{"nomad", "deploy", "sandboxd"}, more...)...)
+			require.Zero(t, status, "%v: %s", more, errs)
+		}
+		assert.Len(t, registered(), 4)
+	}
+}
+
+// What was read is what is replaced: the orchestrator may scale between that
+// and any later look.
+func TestNomadDeployReplacesTheJobThatItHasRead(t *testing.T) {
+	for name, id := range map[string]string{"sandboxd": "berth-default", "orchestrator": "berth-orchestrator", "prepull": "berth-prepull"} {
+		var enforced object
+		nomadDouble(t, map[string]any{
+			"GET job/" + id:           rendered(t, name), // index 8
+			"PUT job/" + id + "/plan": object{"JobModifyIndex": 12},
+			"PUT validate/job":        object{},
+			"GET var/nomad/jobs/" + id: object{
+				"Path": "nomad/jobs/" + id, "Items": object{"token": "t"},
+			},
+			"PUT jobs": func(r *http.Request) any {
+				if err := json.NewDecoder(r.Body).Decode(&enforced); err != nil {
+					t.Error(err)
+				}
+				return object{"EvalID": "", "JobModifyIndex": 13}
+			},
+		})
+		status, _, errs := runMain(t.Context(), "nomad", "deploy", name, "--datacenter", "a")
+		require.Zero(t, status, errs)
+		assert.Equal(t, true, enforced["EnforceIndex"], name)
+		assert.InDelta(t, 8, enforced["JobModifyIndex"], 0, name)
+	}
+}
+
 func TestNomadDeployOfTheOrchestratorKeepsWhatNoFlagSays(t *testing.T) {
 	running := rendered(t, "orchestrator", "--driver", "raw_exec", "--sandboxd", "/opt/sandboxd", "--orchestrator", "/opt/orchestrator",
 		"--orchestrators", "2", "--job", "berth-big", "--slots", "30", "--node-pool", "gpu", "--isolation-require", "uid", "--cores", "4")

@@ -14,13 +14,32 @@ import (
 	"berth/orchestrator/backend/nomad/operate"
 )
 
-// takenBack is the error that the orchestrator is going to register the pool's
-// job with other slots or another isolation than it is deployed with. What else
-// of its settings differs is told: it counts for jobs that it registers anew.
-func (a *app) takenBack(name string, j *nomadJob, given *pflag.FlagSet) error {
+// refusal is why the job is deployed by force only.
+func (a *app) refusal(name string, j *nomadJob, given *pflag.FlagSet) error {
 	if name != "sandboxd" {
 		return nil
 	}
+	lowered, back := j.lowered(), a.takenBack(j, given)
+	if lowered != nil && back != nil {
+		return fmt.Errorf("%w; and %w", lowered, back)
+	}
+	return cmp.Or(lowered, back)
+}
+
+// lowered is the error that the pool would have fewer containers than run. The
+// orchestrator takes away only those that nobody leases.
+func (j *nomadJob) lowered() error {
+	if j.template.Count >= j.was.Count {
+		return nil
+	}
+	return fmt.Errorf("job %s runs %d containers, and %d would end their leases: the orchestrator stops those that have none, down to its --containers, "+
+		"which `berth nomad deploy orchestrator --count %d` sets", j.template.Job, j.was.Count, j.template.Count, j.template.Count)
+}
+
+// takenBack is the error that the orchestrator is going to register the pool's
+// job with other slots or another isolation than it is deployed with. What else
+// of its settings differs is told: it counts for jobs that it registers anew.
+func (a *app) takenBack(j *nomadJob, given *pflag.FlagSet) error {
 	if j.ownError != nil {
 		a.progress("what the orchestrator registers cannot be told: %v", j.ownError)
 	}

@@ -31,7 +31,8 @@ type Deployed struct {
 // ErrChanged is that somebody else has registered the job meanwhile.
 var ErrChanged = errors.New("somebody has changed the job meanwhile: look at the plan again")
 
-// Deploy registers the job if it still has the index, 0: if there is none,
+// Deploy registers the job if it still has the index that it had when it was
+// read to make this one of, 0: if there is none. It
 // makes its variable of secrets when there is none, and follows it until it is
 // healthy; with detach not even that. What has failed is an error with Nomad's
 // own words, and in the answer all the same.

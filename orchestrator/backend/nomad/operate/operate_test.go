@@ -38,7 +38,7 @@ func TestRunningJobGivesBackTheTemplateThatItWasMadeOf(t *testing.T) {
 		require.True(t, found)
 		want, err := json.Marshal(pool(t, with))
 		require.NoError(t, err)
-		again, err := json.Marshal(pool(t, got))
+		again, err := json.Marshal(pool(t, got.Template))
 		require.NoError(t, err)
 		assert.JSONEq(t, string(want), string(again))
 	}
@@ -52,10 +52,17 @@ func TestRunningSaysWhatIsNoPool(t *testing.T) {
 	assert.False(t, found)
 
 	d.job = pool(t, template())
-	d.job.Stop = new(true)
-	_, found, err = o.Running(t.Context(), "berth-t")
+	d.job.Stop, d.job.JobModifyIndex = new(true), new(uint64(6))
+	stopped, found, err := o.Running(t.Context(), "berth-t")
 	require.NoError(t, err)
 	assert.False(t, found, "one that was stopped is made anew")
+	assert.EqualValues(t, 6, stopped.ModifyIndex, "in its place")
+	index, err := o.Index(t.Context(), "berth-t")
+	require.NoError(t, err)
+	assert.EqualValues(t, 6, index)
+	index, err = o.Index(t.Context(), "berth-none")
+	require.NoError(t, err)
+	assert.Zero(t, index)
 
 	d.job.Stop = new(false)
 	d.job.TaskGroups[0].Tasks[0].Env["SANDBOXD_SLOTS"] = "many"

@@ -12,19 +12,37 @@ import (
 	"berth/jobs"
 )
 
-// Running is the template that the job of a pool was made of, as far as the
-// job tells, so that a new version of it changes what is meant to change.
-// There is none when the job does not run.
-func (o *Operator) Running(ctx context.Context, job string) (t jobs.Template, found bool, err error) {
+// Running is the job of a pool.
+type Running struct {
+	Template    jobs.Template // that it was made of, as far as it tells
+	ModifyIndex uint64        // for Deploy; 0: there is no such job, also none that was stopped
+}
+
+// Running reads the job of a pool, so that a new version of it changes what is
+// meant to change. There is none when it does not run.
+func (o *Operator) Running(ctx context.Context, job string) (r Running, found bool, err error) {
 	running, err := o.job(ctx, job)
-	if err != nil || running == nil || running.Stop != nil && *running.Stop {
-		return jobs.Template{}, false, err
+	if err != nil || running == nil {
+		return Running{}, false, err
 	}
-	t, err = templateOf(running)
-	if err != nil {
-		return jobs.Template{}, false, fmt.Errorf("read job %s: %w", job, err)
+	r.ModifyIndex = value(running.JobModifyIndex)
+	if value(running.Stop) {
+		return r, false, nil
 	}
-	return t, true, nil
+	if r.Template, err = templateOf(running); err != nil {
+		return Running{}, false, fmt.Errorf("read job %s: %w", job, err)
+	}
+	return r, true, nil
+}
+
+// Index is the ModifyIndex of a job, also of one that was stopped; 0: there is
+// none.
+func (o *Operator) Index(ctx context.Context, job string) (uint64, error) {
+	running, err := o.job(ctx, job)
+	if err != nil || running == nil {
+		return 0, err
+	}
+	return value(running.JobModifyIndex), nil
 }
 
 // job reads a job; nil: there is none.

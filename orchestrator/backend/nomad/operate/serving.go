@@ -17,14 +17,20 @@ type Serving struct {
 	Runs     string            // its image, or its program
 	Count    int               // of orchestrators
 	More     map[string]string // of its environment, that the template does not say
+
+	ModifyIndex uint64 // for Deploy; 0: there is no such job, also none that was stopped
 }
 
 // Serving reads the orchestrator's job. There is none when it does not run. The
 // error may be that its settings are none of a pool.
 func (o *Operator) Serving(ctx context.Context) (s Serving, found bool, err error) {
 	running, err := o.job(ctx, jobs.OrchestratorJob)
-	if err != nil || running == nil || running.Stop != nil && *running.Stop {
+	if err != nil || running == nil {
 		return Serving{}, false, err
+	}
+	s.ModifyIndex = value(running.JobModifyIndex)
+	if value(running.Stop) {
+		return s, false, nil
 	}
 	if len(running.TaskGroups) != 1 || value(running.TaskGroups[0].Name) != jobs.OrchestratorGroup || len(running.TaskGroups[0].Tasks) != 1 {
 		return Serving{}, false, fmt.Errorf("read job %s: it is not an orchestrator's: want one group %s with one task", jobs.OrchestratorJob, jobs.OrchestratorGroup)

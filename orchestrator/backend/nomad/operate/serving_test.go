@@ -42,8 +42,9 @@ func TestServingGivesBackWhatTheOrchestratorsJobWasMadeOf(t *testing.T) {
 	d.job.TaskGroups[0].Name = new("web")
 	_, _, err = o.Serving(t.Context())
 	require.ErrorContains(t, err, "not an orchestrator's")
-	d.job.Stop = new(true)
-	_, found, err = o.Serving(t.Context())
+	d.job.Stop, d.job.JobModifyIndex = new(true), new(uint64(6))
+	got, found, err = o.Serving(t.Context())
 	require.NoError(t, err)
 	assert.False(t, found, "one that was stopped is made anew")
+	assert.EqualValues(t, 6, got.ModifyIndex, "in its place")
 }
