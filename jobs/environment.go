@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -98,6 +99,12 @@ func poolEnvironment(t Template) (map[string]string, error) {
 		}
 	}
 	return env, nil
+}
+
+// OfPool reports whether the variable of an orchestrator's environment says
+// something of its pool's job.
+func OfPool(variable string) bool {
+	return slices.ContainsFunc(settings(), func(s setting) bool { return s.name == variable })
 }
 
 // PoolOf is what the orchestrator of that environment makes its pool's job of:

@@ -74,6 +74,15 @@ func (c *Config) nomad() nomad.Config {
 	return n
 }
 
+// PoolJob is what the nomad backend makes the job of the first template of. The
+// error is that it makes none.
+func (c *Config) PoolJob() (jobs.Template, error) {
+	first := c.Templates[0]
+	t, err := c.nomad().Template(first.Spec(first.Name + "-0"))
+	t.Count, t.Meta = first.MinContainers, nil
+	return t, err
+}
+
 // specs is what containers are going to be started of, their IDs apart.
 func (c *Config) specs() []backend.Spec {
 	specs := make([]backend.Spec, 0, len(c.Templates))

@@ -89,6 +89,7 @@ type nomadJob struct {
 	driver        string
 	orchestrator  string // what runs in the orchestrator's job; "": the default
 	orchestrators int
+	serve         []string          // settings of the orchestrator, NAME=VALUE
 	more          map[string]string // of the orchestrator's environment, that is to stay
 
 	index    uint64          // of the job that runs, at which this one replaces it
@@ -117,23 +118,12 @@ func (j *nomadJob) build(name string, names []string, flags *pflag.FlagSet) (job
 		return jobs.File{}, usagef("%v", err)
 	}
 	j.template = complete
+	if name == "orchestrator" {
+		return j.orchestratorFile(flags)
+	}
 	file, err := build(j.template)
 	if err != nil {
 		return jobs.File{}, usagef("%v", err)
-	}
-	if name != "orchestrator" {
-		return file, nil
-	}
-	group := file.Job.TaskGroups[0]
-	group.Count = &j.orchestrators
-	maps.Copy(group.Tasks[0].Env, j.more)
-
-	if j.orchestrator != "" {
-		runs := "image"
-		if j.template.Driver != jobs.Docker {
-			runs = "command"
-		}
-		group.Tasks[0].Config[runs] = j.orchestrator
 	}
 	return file, nil
 }
@@ -145,7 +135,7 @@ func appliesTo(flag string) []string {
 		return []string{"sandboxd", "orchestrator", "prepull", "policy"}
 	case "node-pool", "datacenter", "image":
 		return []string{"sandboxd", "orchestrator", "prepull"}
-	case "orchestrator", "orchestrators":
+	case "orchestrator", "orchestrators", "serve":
 		return []string{"orchestrator"}
 	default:
 		return []string{"sandboxd", "orchestrator"}
@@ -211,6 +201,7 @@ func (j *nomadJob) flags(flags *pflag.FlagSet) {
 	flags.StringVar(&t.Command, "sandboxd", "", "program of the other drivers, on the machines' disks")
 	flags.StringVar(&j.orchestrator, "orchestrator", "", "image of the orchestrator's own job, or its program with the other drivers")
 	flags.IntVar(&j.orchestrators, "orchestrators", 1, "how many orchestrators serve the pool side by side")
+	flags.StringArrayVar(&j.serve, "serve", nil, "`NAME=VALUE` of a flag of \"orchestrator serve\", as max-containers=8, for the orchestrator's job; may be repeated; NAME= takes it back")
 	flags.StringVar(&t.Namespace, "namespace", "", "namespace of the job, which is that of the orchestrator and of its pool")
 	flags.StringVar(&t.NodePool, "node-pool", "", "node pool of the job; the orchestrator and its pool are in the same")
 	flags.StringSliceVar(&t.Datacenters, "datacenter", nil, "datacenters of the job, those of the orchestrator and of its pool alike; without it all")
