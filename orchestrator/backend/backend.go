@@ -32,6 +32,14 @@ type Container struct {
 	Wish Wish
 }
 
+// Sooner is the earlier of two deadlines, where the zero time is none.
+func Sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // redacted stands where a secret is.
 const redacted = "(redacted)"
 

@@ -163,3 +163,16 @@ func TestAWatcherThatNeverLooksCostsTwoEventsForEachContainer(t *testing.T) {
 	f.Down("b", "x")
 	assert.Equal(t, []backend.Event{up("b", "9999"), down("b", "9999", "x")}, take(t, next, 2))
 }
+
+func TestTheSoonerOfTwoDeadlinesIsOneThatThereIs(t *testing.T) {
+	at := time.Unix(1000, 0)
+	for _, c := range []struct{ a, b, want time.Time }{
+		{at, at.Add(1), at},
+		{at.Add(1), at, at},
+		{at, time.Time{}, at},
+		{time.Time{}, at, at},
+		{},
+	} {
+		assert.Equal(t, c.want, backend.Sooner(c.a, c.b))
+	}
+}

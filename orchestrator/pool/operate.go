@@ -49,7 +49,7 @@ func drained(within time.Duration) func(backend.Wish) backend.Wish {
 		by = time.Now().Add(within)
 	}
 	return func(w backend.Wish) backend.Wish {
-		w.Drained, w.By = true, sooner(w.By, by)
+		w.Drained, w.By = true, backend.Sooner(w.By, by)
 		return w
 	}
 }

@@ -132,19 +132,11 @@ func (c *container) ends() bool {
 func (c *container) shown() backend.Container {
 	known := c.known
 	known.Draining = c.leaving() || c.closing
-	known.Deadline = sooner(known.Deadline, c.known.Wish.By)
+	known.Deadline = backend.Sooner(known.Deadline, c.known.Wish.By)
 	if c.closing {
-		known.Deadline = sooner(known.Deadline, c.closesAt)
+		known.Deadline = backend.Sooner(known.Deadline, c.closesAt)
 	}
 	return known
-}
-
-// sooner is the earlier of two times, where zero is none.
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // room is how many leases the container could be asked for now.

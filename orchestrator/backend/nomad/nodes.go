@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"berth/jobs"
+	"berth/orchestrator/backend"
 )
 
 // node is a machine, as far as it matters here: whether it is drained.
@@ -136,17 +137,10 @@ func (b *Backend) leavesLocked(a *alloc) (leaves bool, deadline time.Time) {
 		deadline = whole(drained.DrainStrategy.ForceDeadline)
 	}
 	if a.desired != api.AllocDesiredStatusRun {
-		at := whole(a.modified.Add(b.config.Job.Ending()))
-		if deadline.IsZero() || at.Before(deadline) {
-			deadline = at
-		}
-		return true, deadline
+		return true, backend.Sooner(deadline, whole(a.modified.Add(b.config.Job.Ending())))
 	}
 	if a.unheard() {
-		at := whole(a.modified.Add(jobs.LostAfter))
-		if deadline.IsZero() || at.Before(deadline) {
-			deadline = at
-		}
+		deadline = backend.Sooner(deadline, whole(a.modified.Add(jobs.LostAfter)))
 	}
 	return ok || a.moves || a.unheard(), deadline
 }
