@@ -25,7 +25,11 @@ type Container struct {
 	// Draining says that whoever has the machine wants it empty: no new lease
 	// is given, and the container is to be stopped when it has none left.
 	Draining bool
-	Deadline time.Time // when what is left in a draining one is ended; the zero time: never, or it is not known
+	// Unheard says that whoever has the machine does not hear of it: no new
+	// lease is given until it does, and nothing else changes. It may be reached
+	// from here all the same.
+	Unheard  bool
+	Deadline time.Time // when what is left in a draining one is ended, or an unheard one is given up; the zero time: never, or it is not known
 
 	// Wish is what operators want of it, where the backend keeps that for all
 	// orchestrators, and for those that come later.

@@ -16,7 +16,8 @@
 //	                       └─┘ restart: same ID, token, slots, leases, journal
 //
 // What its machine is about to do to it is told while it is up: see
-// Container.Draining.
+// Container.Draining. When whoever has the machine loses sight of it, that is
+// told as well, and taken back if it comes back in time: see Container.Unheard.
 //
 // # Errors
 //

@@ -170,7 +170,7 @@ func (k *collector) Collect(out chan<- prometheus.Metric) {
 		}
 		gauge(k.scales, scales, p.Template)
 		gauge(k.failed, float64(p.Trouble.Failed), p.Template)
-		for _, state := range []pool.ContainerState{pool.ContainerDraining, pool.ContainerUnreachable, pool.ContainerReading, pool.ContainerCordoned, pool.ContainerReady} {
+		for _, state := range []pool.ContainerState{pool.ContainerDraining, pool.ContainerUnreachable, pool.ContainerUnheard, pool.ContainerReading, pool.ContainerCordoned, pool.ContainerReady} {
 			gauge(k.containers, float64(p.Containers[state]), p.Template, string(state))
 		}
 	}

@@ -195,6 +195,7 @@ type ContainerState string
 const (
 	ContainerDraining    ContainerState = "draining"    // is stopped when its leases have ended
 	ContainerUnreachable ContainerState = "unreachable" // did not answer several times
+	ContainerUnheard     ContainerState = "unheard"     // gets no new leases while nobody hears of its machine
 	ContainerReading     ContainerState = "reading"     // its slots are not known yet
 	ContainerCordoned    ContainerState = "cordoned"    // gets no new leases
 	ContainerReady       ContainerState = "ready"
@@ -206,6 +207,8 @@ func (c *container) state() ContainerState {
 		return ContainerDraining
 	case c.silent:
 		return ContainerUnreachable
+	case c.known.Unheard:
+		return ContainerUnheard
 	case c.readAt.IsZero():
 		return ContainerReading
 	case c.known.Wish.Cordoned:

@@ -114,14 +114,15 @@ func (p *pool) learnLocked(c *container, known backend.Container) {
 	c.known = known
 	p.wishedLocked(c)
 	c.placeLocked()
-	if was.Draining == known.Draining && was.Wish == known.Wish {
+	moved := was.Draining != known.Draining || was.Unheard != known.Unheard
+	if !moved && was.Wish == known.Wish {
 		return
 	}
 	c.look()
 	p.matchLocked()
 	p.owner.rescale()
-	if was.Draining != known.Draining {
-		p.owner.cfg.Log.Info("machine of container changed", "container", c.id, "draining", known.Draining, "deadline", known.Deadline)
+	if moved {
+		p.owner.cfg.Log.Info("machine of container changed", "container", c.id, "draining", known.Draining, "unheard", known.Unheard, "deadline", known.Deadline)
 	}
 }
 

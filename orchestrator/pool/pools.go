@@ -258,7 +258,8 @@ func (p *Pools) Known(container string) (backend.Container, bool) {
 }
 
 // Draining reports whether the container is to be stopped when its leases have
-// ended, and when it is all the same; the zero time: never, or it is not known.
+// ended, or may be given up because its machine is not heard of, and when that
+// comes all the same; the zero time: never, or it is not known.
 func (p *Pools) Draining(container string) (draining bool, deadline time.Time) {
 	known, _ := p.Known(container)
 	return known.Draining, known.Deadline

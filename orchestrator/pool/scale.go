@@ -100,7 +100,7 @@ func (p *pool) existLocked(now time.Time) autoscale.Stats {
 			continue
 		}
 		one := autoscale.Container{ID: c.id, Slots: len(c.slots), Leased: c.leased + c.asked, Free: c.spare(), Empty: c.empty, Rank: c.known.Rank}
-		if one.Leased > 0 {
+		if one.Leased > 0 || c.known.Unheard { // nothing is done to it before it is back
 			one.Empty = time.Time{}
 		}
 		s.Containers = append(s.Containers, one)
@@ -113,7 +113,7 @@ func (p *pool) existLocked(now time.Time) autoscale.Stats {
 // decision that lasts minutes should not hang on a moment.
 func (c *container) spare() int {
 	switch {
-	case c.silent || c.closing || c.known.Wish.Cordoned:
+	case c.silent || c.closing || c.waits():
 		return 0
 	case c.readAt.IsZero():
 		return c.known.Slots

@@ -428,6 +428,15 @@ func (f *fleet) drain(id string, draining bool, deadline time.Time) {
 	f.tellLocked(backend.Event{Kind: backend.Up, Container: c.known})
 }
 
+// unhear says whether whoever has the machine of a container hears of it.
+func (f *fleet) unhear(id string, unheard bool, deadline time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.containers[id]
+	c.known.Unheard, c.known.Deadline = unheard, deadline
+	f.tellLocked(backend.Event{Kind: backend.Up, Container: c.known})
+}
+
 // announce tells of a container once more.
 func (f *fleet) announce(id string) {
 	f.mu.Lock()

@@ -115,12 +115,17 @@ func sign(up bool) int {
 
 // usable reports whether the container may be asked for a lease.
 func (c *container) usable() bool {
-	return !c.readAt.IsZero() && !c.stale && !c.silent && !c.closing && !c.known.Wish.Cordoned && !c.leaving() && !c.removed
+	return !c.readAt.IsZero() && !c.stale && !c.silent && !c.closing && !c.waits() && !c.leaving() && !c.removed
 }
 
 // leaving reports whether the container is to be stopped when its leases have
 // ended: somebody drains it, or its machine.
 func (c *container) leaving() bool { return c.draining || c.known.Draining }
+
+// waits reports whether the container gets no new leases until somebody says
+// otherwise: an operator, or who hears of its machine again. Nothing is done to
+// it until then.
+func (c *container) waits() bool { return c.known.Wish.Cordoned || c.known.Unheard }
 
 // ends reports whether its silence is no news: it is being stopped, or about to
 // be, and nobody has a lease there.
@@ -128,10 +133,11 @@ func (c *container) ends() bool {
 	return c.stopping || c.removed || c.draining && c.leased == 0
 }
 
-// shown is the container with what is known here of its end.
+// shown is the container with what is known here of its end. To holders one
+// that is not heard of drains: it may be given up by then.
 func (c *container) shown() backend.Container {
 	known := c.known
-	known.Draining = c.leaving() || c.closing
+	known.Draining = c.leaving() || c.closing || known.Unheard
 	known.Deadline = backend.Sooner(known.Deadline, c.known.Wish.By)
 	if c.closing {
 		known.Deadline = backend.Sooner(known.Deadline, c.closesAt)

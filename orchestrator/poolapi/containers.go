@@ -15,12 +15,12 @@ type Containers struct {
 type Container struct {
 	ID       string    `json:"id"`
 	Template string    `json:"template"`
-	State    string    `json:"state"`             // draining, unreachable, reading, cordoned, ready: the first that applies
+	State    string    `json:"state"`             // draining, unreachable, unheard, reading, cordoned, ready: the first that applies
 	Failure  string    `json:"failure,omitempty"` // of the last look, if it failed
 	URL      string    `json:"url"`
 	Started  time.Time `json:"started_at"`
 	Seen     time.Time `json:"seen_at"`
-	Deadline time.Time `json:"deadline,omitzero"` // when what is left in a draining one is ended; absent: never, or it is not known
+	Deadline time.Time `json:"deadline,omitzero"` // when what is left in a draining one is ended, or an unheard one is given up; absent: never, or it is not known
 	Slots    []Slot    `json:"slots"`
 }
 

@@ -31,12 +31,13 @@ type Lease struct {
 	AcquiredAt time.Time         `json:"acquired_at"`
 	ExpiresAt  time.Time         `json:"expires_at"`
 	TTLSeconds float64           `json:"ttl_s"`
-	Draining   bool              `json:"draining,omitempty"`      // the container is to be stopped: end what runs, and release
-	Deadline   time.Time         `json:"drain_deadline,omitzero"` // when it is stopped all the same; absent: never, or it is not known
+	Draining   bool              `json:"draining,omitempty"`      // the container is to be stopped, or its machine is not heard of: end what runs, and release
+	Deadline   time.Time         `json:"drain_deadline,omitzero"` // when it is stopped all the same, or given up; absent: never, or it is not known
 }
 
 // HeaderDraining is a header of the answers to calls whose slot is in a
-// container that is to be stopped: by when, as in RFC 3339, or DrainsLater.
+// container that is to be stopped, or whose machine is not heard of: by when it
+// ends, as in RFC 3339, or DrainsLater.
 const HeaderDraining = "Berth-Draining"
 
 // DrainsLater stands in HeaderDraining when no deadline is known.

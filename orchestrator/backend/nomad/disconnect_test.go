@@ -29,7 +29,8 @@ func TestAMachineThatIsNotHeardOfKeepsItsContainers(t *testing.T) {
 	e := heard()
 	assert.Equal(t, backend.Up, e.Kind, "its leases go on")
 	assert.Equal(t, "c-0", e.Container.ID)
-	assert.True(t, e.Container.Draining, "nobody is to begin anything there")
+	assert.True(t, e.Container.Unheard, "nobody is to begin anything there")
+	assert.False(t, e.Container.Draining, "nor to end anything")
 	assert.WithinDuration(t, began.Add(jobs.LostAfter), e.Container.Deadline, 5*time.Second, "it is given up then")
 	by := e.Container.Deadline
 	again := open(t, d.config(t))
@@ -46,13 +47,13 @@ func TestAMachineThatIsNotHeardOfKeepsItsContainers(t *testing.T) {
 
 	d.do(func() { d.reconnect("node-0") })
 	e = heard()
-	for e.Container.Draining {
+	for e.Container.Unheard {
 		e = heard()
 	}
 	assert.Equal(t, backend.Event{Kind: backend.Up, Container: one}, e, "it is as before")
 
 	d.do(func() { d.disconnect("node-0") })
-	assert.True(t, heard().Container.Draining)
+	assert.True(t, heard().Container.Unheard)
 	d.do(func() { d.lost(d.allocOf(one)) })
 	e = heard()
 	assert.Equal(t, backend.Down, e.Kind)
@@ -76,7 +77,7 @@ func TestNothingIsClaimedWhereNomadDoesNotHear(t *testing.T) {
 	})
 	require.Eventually(t, func() bool { return b.Unheard() == 2 }, patience, time.Millisecond)
 	fresh := start(t, b, "c-1")[0]
-	assert.False(t, fresh.Draining)
+	assert.False(t, fresh.Unheard)
 	assert.Equal(t, 3, fresh.Rank)
 	assert.Equal(t, 4, d.count(), "what is not heard of has its place in it")
 	_, err := b.Start(t.Context(), spec("c-2"))
@@ -101,7 +102,7 @@ func TestACountIsNotLoweredWhileAMachineIsNotHeardOf(t *testing.T) {
 		heard()
 	}
 	d.do(func() { d.disconnect("node-0") })
-	require.True(t, heard().Container.Draining)
+	require.True(t, heard().Container.Unheard)
 	require.NoError(t, b.Stop(t.Context(), "c-2", 0))
 	pause(t.Context(), 300*time.Millisecond)
 	assert.Empty(t, d.lowered(), "Nomad would stop nothing now, and one from the top when the machine is back")
@@ -118,7 +119,7 @@ func TestWhatIsStoppedUnheardEndsWhenItsMachineIsBack(t *testing.T) {
 	d.do(func() { d.mine = "node-1" })
 	start(t, b, "c-1")
 	d.do(func() { d.disconnect("node-0") })
-	require.Eventually(t, func() bool { return list(t, b)[0].Draining }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return list(t, b)[0].Unheard }, patience, time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err := b.Stop(ctx, "c-0", 0)

@@ -66,13 +66,13 @@
 // # Machines that are not heard of
 //
 // When Nomad does not hear of a machine, what runs there is "unknown" to it for
-// jobs.LostAfter, and lost then. A container there is told of as one that is
-// drained, with that deadline: its leases go on, and no new one is given. Nothing
-// is claimed there; what nobody has claimed there keeps its place in the count,
-// so that another is started above it. No count is lowered meanwhile, for Nomad
-// does not count what it does not hear of, and would make up for it from the top
-// when the machine is back. Then all is as before, but for containers without
-// leases: whoever stopped them because they drained has them end then.
+// jobs.LostAfter, and lost then. A container there is told of as unheard, with
+// that deadline: its leases go on, and no new one is given. Nothing is claimed
+// there; what nobody has claimed there keeps its place in the count, so that
+// another is started above it. No count is lowered meanwhile, for Nomad does not
+// count what it does not hear of, and would make up for it from the top when the
+// machine is back. Then all is as before, and what was told to stop meanwhile
+// ends.
 //
 // # What the backend knows
 //

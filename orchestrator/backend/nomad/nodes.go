@@ -129,8 +129,9 @@ func (b *Backend) nodeLocked(now node) {
 	}
 }
 
-// leavesLocked reports whether the allocation is to end, or may: because it was
-// told to, its machine is drained, or Nomad does not hear of that.
+// leavesLocked reports whether the allocation is to end, because it was told to
+// or its machine is drained, and when it does all the same. One that Nomad does
+// not hear of is not to end, but has a deadline: it is lost then.
 func (b *Backend) leavesLocked(a *alloc) (leaves bool, deadline time.Time) {
 	drained, ok := b.nodes[a.node]
 	if ok {
@@ -142,7 +143,7 @@ func (b *Backend) leavesLocked(a *alloc) (leaves bool, deadline time.Time) {
 	if a.unheard() {
 		deadline = backend.Sooner(deadline, whole(a.modified.Add(jobs.LostAfter)))
 	}
-	return ok || a.moves || a.unheard(), deadline
+	return ok || a.moves, deadline
 }
 
 // unheard reports whether Nomad does not hear of the allocation's machine. It

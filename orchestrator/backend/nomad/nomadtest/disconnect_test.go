@@ -18,7 +18,7 @@ func TestLeasesOutliveAClientThatNomadDoesNotHearOf(t *testing.T) {
 	t.Parallel()
 	a := nomadtest.Start(t, nomadtest.Config{})
 	b := nomadtest.Start(t, nomadtest.Config{Servers: []string{a.RPC}})
-	o := serve(t, a.URL, "--containers", "2", "--max-containers", "3", "--slots", "1")
+	o := serve(t, a.URL, "--containers", "2", "--max-containers", "3", "--slots", "2")
 	o.settled(t, 2)
 	acquire := func(trajectory string) poolapi.Lease {
 		t.Helper()
@@ -32,12 +32,17 @@ func TestLeasesOutliveAClientThatNomadDoesNotHearOf(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "here", result.Output)
 	}
-	held := acquire("one")
-	if other := acquire("two"); allocationOf(t, a, held.Container).NodeID != b.NodeID() {
-		held = other
+	var there []poolapi.Lease // on the machine that is lost
+	for _, trajectory := range []string{"one", "two", "three", "four"} {
+		if lease := acquire(trajectory); allocationOf(t, a, lease.Container).NodeID == b.NodeID() {
+			there = append(there, lease)
+		}
 	}
+	require.Len(t, there, 2, "they are spread")
+	held := there[0]
 	before := allocationOf(t, a, held.Container)
-	require.Equal(t, b.NodeID(), before.NodeID, "they are spread")
+	_, err := o.Release(t.Context(), there[1].ID)
+	require.NoError(t, err)
 	turns := func(state string) (c poolapi.Container) {
 		t.Helper()
 		o.await(t, "state "+state, func() bool {
@@ -53,22 +58,25 @@ func TestLeasesOutliveAClientThatNomadDoesNotHearOf(t *testing.T) {
 	}
 
 	b.Kill()
-	c := turns("draining")
+	c := turns("unheard")
 	assert.WithinDuration(t, time.Now().Add(jobs.LostAfter), c.Deadline, time.Minute)
 	unheard, _, err := a.Client.Allocations().Info(before.ID, nil)
 	require.NoError(t, err)
 	assert.Equal(t, api.AllocClientStatusUnknown, unheard.ClientStatus)
 	calls(held)
-	third := acquire("three")
-	assert.Equal(t, a.NodeID(), allocationOf(t, a, third.Container).NodeID)
+	fifth := acquire("five")
+	assert.Equal(t, a.NodeID(), allocationOf(t, a, fifth.Container).NodeID, "its free slot is not given while it may be lost")
 	b.Run()
 	turns("ready")
 	calls(held)
-	calls(third)
+	calls(fifth)
+	sixth := acquire("six")
+	assert.Equal(t, held.Container, sixth.Container, "its free slot is there again")
+	calls(sixth)
 	after := allocationOf(t, a, held.Container)
 	assert.Equal(t, before.ID, after.ID)
 	assert.Equal(t, api.AllocClientStatusRunning, after.ClientStatus)
-	for _, lease := range []poolapi.Lease{held, third} {
+	for _, lease := range []poolapi.Lease{held, fifth, sixth} {
 		_, err := o.Release(t.Context(), lease.ID)
 		require.NoError(t, err)
 	}
