@@ -252,7 +252,8 @@ func (d *double) started(a *api.Allocation) {
 	d.put(&now)
 }
 
-// fail ends an allocation by itself.
+// fail ends an allocation by itself. When another is to be placed instead it is
+// written twice more: with the evaluation that will, and when it has.
 func (d *double) fail(id, kind, words string) {
 	now := *d.allocs[id]
 	now.ClientStatus = api.AllocClientStatusFailed
@@ -260,9 +261,15 @@ func (d *double) fail(id, kind, words string) {
 	d.put(&now)
 	_ = d.ports[id].Close()
 	if d.again > 0 {
+		later := now
+		later.FollowupEvalID = uuid()
+		d.put(&later)
 		time.AfterFunc(d.again, func() {
 			d.do(func() {
 				if !d.ended && d.jobs[now.JobID] != nil {
+					replaced := later
+					replaced.DesiredStatus = api.AllocDesiredStatusStop
+					d.put(&replaced)
 					d.schedule(now.JobID)
 				}
 			})

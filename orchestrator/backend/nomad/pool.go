@@ -184,6 +184,7 @@ func (p *pool) applyLocked(a *alloc, fresh bool) {
 		p.adoptLocked(a)
 		return
 	}
+	_, known := p.over[a.id] // Nomad writes what failed anew when it is to be replaced
 	p.over[a.id] = a.modify
 	delete(p.allocs, a.id)
 	delete(p.released, a.id)
@@ -191,7 +192,7 @@ func (p *pool) applyLocked(a *alloc, fresh bool) {
 		p.downLocked(c, "allocation "+a.client+": "+a.words)
 		return
 	}
-	if fresh && a.client == api.AllocClientStatusFailed && a.desired == api.AllocDesiredStatusRun {
+	if fresh && !known && a.client == api.AllocClientStatusFailed && a.desired == api.AllocDesiredStatusRun {
 		p.words, p.wordsAt = a.words, time.Now()
 		if len(p.waiting) > 0 {
 			c := p.waiting[0]

@@ -415,6 +415,56 @@ func TestAnAllocationThatDoesNotStartSaysWhy(t *testing.T) {
 	assert.Empty(t, b.Duty("t").Trouble)
 }
 
+// begin has the containers started, and returns what came of each once an
+// allocation is pending for all of them and for what there is.
+func begin(t *testing.T, d *double, b *nomad.Backend, ids ...string) chan error {
+	t.Helper()
+	started := make(chan error, len(ids))
+	want := len(list(t, b)) + len(ids)
+	for _, id := range ids {
+		go func() {
+			_, err := b.Start(t.Context(), spec(id))
+			started <- err
+		}()
+	}
+	require.Eventually(t, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return len(d.counted(job)) == want
+	}, patience, time.Millisecond)
+	return started
+}
+
+func TestAnAllocationThatDoesNotStartEndsOneStart(t *testing.T) {
+	d := newDouble(t)
+	d.starting, d.again = patience, 200*time.Millisecond
+	b := open(t, d.config(t))
+	started := begin(t, d, b, "c-0", "c-1")
+	d.do(func() {
+		d.starting = time.Millisecond // of what is placed instead
+		d.fail(d.counted(job)[0].ID, api.TaskDriverFailure, "no such image")
+	})
+	require.ErrorContains(t, <-started, "no such image")
+	require.NoError(t, <-started)
+	assert.Empty(t, b.Duty("t").Trouble)
+}
+
+func TestACrashOfAContainerEndsNoStart(t *testing.T) {
+	d := newDouble(t)
+	d.again = 200 * time.Millisecond
+	b := open(t, d.config(t))
+	one := start(t, b, "c-0")[0]
+	d.do(func() { d.starting = patience })
+	started := begin(t, d, b, "c-1")
+	d.do(func() {
+		d.starting = time.Millisecond
+		d.fail(d.allocOf(one), api.TaskTerminated, "Exit Code: 137")
+	})
+	require.Eventually(t, func() bool { return len(list(t, b)) == 0 }, patience, time.Millisecond)
+	assert.Empty(t, b.Duty("t").Trouble, "it had come up")
+	require.NoError(t, <-started)
+}
+
 func TestAContainerIsUpWhenItAnswersThatItIsReady(t *testing.T) {
 	d := newDouble(t)
 	d.ready = false
