@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"berth/slots"
 )
 
 // setting is one setting of the orchestrator that the job of its pool is made
@@ -59,9 +61,9 @@ func settings() []setting {
 		whole("ORCHESTRATOR_SLOTS", func(t *Template) *int { return &t.Slots }),
 		words("ORCHESTRATOR_ISOLATION_REQUIRE", func(t *Template) *string { return &t.Isolation }),
 		times("ORCHESTRATOR_MAX_TIMEOUT", func(t *Template) *time.Duration { return &t.Longest }),
-		whole("ORCHESTRATOR_MEMORY", func(t *Template) *int64 { return &t.SlotMemory }),
-		whole("ORCHESTRATOR_PIDS", func(t *Template) *int64 { return &t.SlotPids }),
-		whole("ORCHESTRATOR_DISK", func(t *Template) *int64 { return &t.SlotDisk }),
+		size("ORCHESTRATOR_MEMORY", func(t *Template) *int64 { return &t.SlotMemory }),
+		size("ORCHESTRATOR_PIDS", func(t *Template) *int64 { return &t.SlotPids }),
+		size("ORCHESTRATOR_DISK", func(t *Template) *int64 { return &t.SlotDisk }),
 		words("ORCHESTRATOR_SANDBOXD", func(t *Template) *string { return &t.Command }),
 		lines("ORCHESTRATOR_SANDBOXD_ARG", func(t *Template) *[]string { return &t.Args }),
 		words("ORCHESTRATOR_NOMAD_DRIVER", func(t *Template) *string { return (*string)(&t.Driver) }),
@@ -138,11 +140,23 @@ func lines(name string, at func(*Template) *[]string) setting {
 	return setting{
 		name: name,
 		get:  func(t *Template) string { return strings.Join(*at(t), "\n") },
-		set:  func(t *Template, text string) error { *at(t) = strings.Split(text, "\n"); return nil },
+		set: func(t *Template, text string) error {
+			*at(t) = strings.Split(strings.Trim(text, "\n"), "\n")
+			return nil
+		},
 	}
 }
 
-func whole[T int | int64](name string, at func(*Template) *T) setting {
+func whole(name string, at func(*Template) *int) setting {
+	return numeric(name, at, strconv.Atoi)
+}
+
+func size(name string, at func(*Template) *int64) setting {
+	return numeric(name, at, slots.ParseSize)
+}
+
+// numeric is a number, of which 0 is not to be named.
+func numeric[T int | int64](name string, at func(*Template) *T, parse func(string) (T, error)) setting {
 	return setting{
 		name: name,
 		get: func(t *Template) string {
@@ -151,11 +165,7 @@ func whole[T int | int64](name string, at func(*Template) *T) setting {
 			}
 			return strconv.FormatInt(int64(*at(t)), 10)
 		},
-		set: func(t *Template, text string) error {
-			n, err := strconv.ParseInt(text, 10, 64)
-			*at(t) = T(n)
-			return err
-		},
+		set: func(t *Template, text string) (err error) { *at(t), err = parse(text); return err },
 	}
 }
 
@@ -163,6 +173,6 @@ func times(name string, at func(*Template) *time.Duration) setting {
 	return setting{
 		name: name,
 		get:  func(t *Template) string { return seconds(*at(t)) },
-		set:  func(t *Template, text string) (err error) { *at(t), err = time.ParseDuration(text); return err },
+		set:  func(t *Template, text string) (err error) { *at(t), err = slots.ParseDuration(text); return err },
 	}
 }

@@ -404,3 +404,37 @@ func TestNoServiceIsAGroups(t *testing.T) {
 		}
 	}
 }
+
+// What a deploy reads of an orchestrator that runs is what that has read.
+func TestAPoolIsReadOfSettingsAsTheOrchestratorReadsThem(t *testing.T) {
+	env := map[string]string{
+		"ORCHESTRATOR_MEMORY": "512MiB", "ORCHESTRATOR_PIDS": "1K", "ORCHESTRATOR_DISK": "2GB", "ORCHESTRATOR_CPUS": "0.5",
+		"ORCHESTRATOR_MAX_TIMEOUT": "1800", "ORCHESTRATOR_NOMAD_DRAIN": "20", "ORCHESTRATOR_SANDBOXD_ARG": "--shm\n1GiB\n",
+		"ORCHESTRATOR_NETWORK": "off", "ORCHESTRATOR_NOMAD_WRITABLE": "1", "ORCHESTRATOR_SLOTS": "30", "ORCHESTRATOR_NOMAD_MEMORY": "3000",
+	}
+	var environ []string
+	for name, value := range env {
+		environ = append(environ, name+"="+value)
+	}
+	config, err := orchestrator.Parse(nil, environ, os.Stderr)
+	require.NoError(t, err)
+	got, more, err := jobs.PoolOf(env)
+	require.NoError(t, err)
+	assert.Empty(t, more)
+	spec := config.Templates[0].Spec("")
+	want := config.Nomad.Job
+	want.Job, want.Count, want.Slots, want.NoNetwork, want.Longest, want.Args = "berth-default", 2, spec.Slots, !spec.Network, spec.MaxTimeout, config.SandboxdArgs
+	want.SlotMemory, want.SlotPids, want.SlotCPUs, want.SlotDisk = spec.Limits.MemoryBytes, spec.Limits.Pids, spec.Limits.CPUs, spec.Limits.DiskBytes
+	want, err = want.Complete()
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+	assert.EqualValues(t, 512<<20, got.SlotMemory)
+	assert.Equal(t, 30*time.Minute, got.Longest)
+
+	for name, value := range map[string]string{"ORCHESTRATOR_MEMORY": "1.5G", "ORCHESTRATOR_MAX_TIMEOUT": "0", "ORCHESTRATOR_SLOTS": "8K"} {
+		_, _, err := jobs.PoolOf(map[string]string{name: value})
+		require.ErrorContains(t, err, name)
+		_, err = orchestrator.Parse(nil, []string{name + "=" + value}, os.Stderr)
+		require.ErrorContains(t, err, name)
+	}
+}

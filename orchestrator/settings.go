@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"berth/orchestrator/pool"
+	"berth/slots"
 )
 
 // add makes a flag with its default.
@@ -225,34 +226,19 @@ type (
 	variables struct{ at *map[string]string }
 )
 
-var units = map[string]int64{
-	"": 1, "B": 1, "K": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MIB": 1 << 20, "G": 1 << 30, "GIB": 1 << 30,
-	"T": 1 << 40, "TIB": 1 << 40, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-}
+// Set takes what slots.ParseSize does.
+func (v size) Set(s string) error { return take(v.at, s, slots.ParseSize) }
 
-// Set takes 65536, 64MiB, 2G.
-func (v size) Set(s string) error {
-	digits := strings.TrimRight(s, "bBkKmMgGtTiI")
-	unit, known := units[strings.ToUpper(s[len(digits):])]
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || !known || n < 0 || n > math.MaxInt64/unit {
-		return errors.New("want a size, as 65536 or 64MiB")
-	}
-	*v.at = n * unit
-	return nil
-}
+// Set takes what slots.ParseDuration does.
+func (v duration) Set(s string) error { return take(v.at, s, slots.ParseDuration) }
 
-// Set takes 90s, 5m, and plain seconds.
-func (v duration) Set(s string) error {
-	if seconds, err := strconv.ParseFloat(s, 64); err == nil {
-		s = strconv.FormatFloat(seconds, 'f', -1, 64) + "s"
+// take keeps what was there of what cannot be read.
+func take[T any](at *T, s string, parse func(string) (T, error)) error {
+	v, err := parse(s)
+	if err == nil {
+		*at = v
 	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 {
-		return errors.New("want a duration above 0, as 90s or 5m")
-	}
-	*v.at = d
-	return nil
+	return err
 }
 
 // Set takes a number within the bounds.

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"berth/slots"
 )
 
 // ErrUsage is a command line or environment that cannot be used.
@@ -210,33 +212,23 @@ func number(at func(*Config) *float64) func(*Config, string) error {
 // duration takes 90s, 5m, and, as the reference does, plain seconds.
 func duration(at func(*Config) *time.Duration) func(*Config, string) error {
 	return func(c *Config, s string) error {
-		if seconds, err := strconv.ParseFloat(s, 64); err == nil {
-			s = strconv.FormatFloat(seconds, 'f', -1, 64) + "s"
-		}
-		v, err := time.ParseDuration(s)
-		if err != nil || v <= 0 {
-			return errors.New("want a duration above 0, as 90s or 5m")
+		v, err := slots.ParseDuration(s)
+		if err != nil {
+			return err
 		}
 		*at(c) = v
 		return nil
 	}
 }
 
-var units = map[string]int64{
-	"": 1, "B": 1, "K": 1 << 10, "KIB": 1 << 10, "M": 1 << 20, "MIB": 1 << 20, "G": 1 << 30, "GIB": 1 << 30,
-	"T": 1 << 40, "TIB": 1 << 40, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-}
-
 // size takes 65536, 64MiB, 2G.
 func size(at func(*Config) *int64) func(*Config, string) error {
 	return func(c *Config, s string) error {
-		digits := strings.TrimRight(s, "bBkKmMgGtTiI")
-		unit, known := units[strings.ToUpper(s[len(digits):])]
-		v, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil || !known || v < 0 || v > math.MaxInt64/unit {
-			return errors.New("want a size, as 65536 or 64MiB")
+		v, err := slots.ParseSize(s)
+		if err != nil {
+			return err
 		}
-		*at(c) = v * unit
+		*at(c) = v
 		return nil
 	}
 }

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"berth/jobs"
+	"berth/slots"
 )
 
 // Running is the job of a pool.
@@ -75,7 +75,6 @@ func read[T any](r *reader, name string, parse func(string) (T, error)) T {
 	return v
 }
 
-func integer(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }
 func float(s string) (float64, error) { return strconv.ParseFloat(s, 64) }
 func value[T any](p *T) (v T) {
 	if p != nil {
@@ -119,14 +118,14 @@ func templateOf(job *api.Job) (jobs.Template, error) {
 		t.Args = args[1:]
 	}
 	r := reader{env: task.Env}
-	t.Slots = int(read(&r, "SANDBOXD_SLOTS", integer))
+	t.Slots = read(&r, "SANDBOXD_SLOTS", strconv.Atoi)
 	t.Isolation = task.Env["SANDBOXD_ISOLATION_REQUIRE"]
 	t.NoNetwork = task.Env["SANDBOXD_NETWORK"] == "off"
-	t.Longest = read(&r, "SANDBOXD_MAX_TIMEOUT", time.ParseDuration)
-	t.Drain = read(&r, "SANDBOXD_DRAIN_TIMEOUT", time.ParseDuration)
-	t.SlotPids = read(&r, "SANDBOXD_PIDS", integer)
-	t.SlotMemory = read(&r, "SANDBOXD_MEMORY", integer)
-	t.SlotDisk = read(&r, "SANDBOXD_DISK", integer)
+	t.Longest = read(&r, "SANDBOXD_MAX_TIMEOUT", slots.ParseDuration)
+	t.Drain = read(&r, "SANDBOXD_DRAIN_TIMEOUT", slots.ParseDuration)
+	t.SlotPids = read(&r, "SANDBOXD_PIDS", slots.ParseSize)
+	t.SlotMemory = read(&r, "SANDBOXD_MEMORY", slots.ParseSize)
+	t.SlotDisk = read(&r, "SANDBOXD_DISK", slots.ParseSize)
 	t.SlotCPUs = read(&r, "SANDBOXD_CPUS", float)
 	return t, r.err
 }
