@@ -34,6 +34,11 @@ type Container struct {
 	// Wish is what operators want of it, where the backend keeps that for all
 	// orchestrators, and for those that come later.
 	Wish Wish
+
+	// Version counts what the backend has told of the container since it was
+	// opened: of two states of it the one of the higher version is the newer. 0:
+	// the backend does not count. JSON leaves it out.
+	Version uint64
 }
 
 // Sooner is the earlier of two deadlines, where the zero time is none.

@@ -71,12 +71,13 @@ func TestACloneSharesNothingAndIsEqual(t *testing.T) {
 	assert.True(t, empty.Equal(none), "no environment is no environment")
 }
 
-func up(id, url string) backend.Event {
-	return backend.Event{Kind: backend.Up, Container: backend.Container{ID: id, URL: url}}
+// up is that of a container whose URLs are 1, 2, and so on.
+func up(id string, url uint64) backend.Event {
+	return backend.Event{Kind: backend.Up, Container: backend.Container{ID: id, URL: fmt.Sprint(url), Version: url}}
 }
 
-func down(id, url, reason string) backend.Event {
-	return backend.Event{Kind: backend.Down, Container: backend.Container{ID: id, URL: url}, Reason: reason}
+func down(id string, url uint64, reason string) backend.Event {
+	return backend.Event{Kind: backend.Down, Container: up(id, url).Container, Reason: reason}
 }
 
 // take pulls n events.
@@ -93,22 +94,22 @@ func take(t *testing.T, next func() (backend.Event, bool), n int) []backend.Even
 
 func TestAFeedTellsTheLastUpAndEveryDown(t *testing.T) {
 	var f backend.Feed
-	f.Up(up("b", "1").Container)
-	f.Up(up("a", "1").Container)
+	f.Up(up("b", 1).Container)
+	f.Up(up("a", 1).Container)
 	next, stop := iter.Pull(f.Watch(t.Context()))
 	defer stop()
-	assert.Equal(t, []backend.Event{up("a", "1"), up("b", "1")}, take(t, next, 2), "what is up comes first")
+	assert.Equal(t, []backend.Event{up("a", 1), up("b", 1)}, take(t, next, 2), "what is up comes first")
 
-	f.Up(up("a", "1").Container) // known
+	f.Up(up("a", 1).Container) // known
 	f.Down("none", "never was up")
-	f.Up(up("c", "1").Container)
-	f.Up(up("b", "2").Container)
-	f.Up(up("c", "2").Container)
+	f.Up(up("c", 1).Container)
+	f.Up(up("b", 2).Container)
+	f.Up(up("c", 2).Container)
 	f.Down("c", "first")
 	f.Down("c", "again")
 	f.Down("a", "second")
-	assert.Equal(t, []backend.Event{up("c", "2"), up("b", "2"), down("c", "2", "first"), down("a", "1", "second")}, take(t, next, 4))
-	assert.Equal(t, []backend.Container{up("b", "2").Container}, f.List())
+	assert.Equal(t, []backend.Event{up("c", 2), up("b", 2), down("c", 2, "first"), down("a", 1, "second")}, take(t, next, 4))
+	assert.Equal(t, []backend.Container{up("b", 2).Container}, f.List())
 	_, ok := f.Get("a")
 	assert.False(t, ok)
 	c, ok := f.Get("b")
@@ -117,8 +118,8 @@ func TestAFeedTellsTheLastUpAndEveryDown(t *testing.T) {
 
 	f.Down("b", "third")
 	f.Close()
-	f.Up(up("d", "1").Container)
-	assert.Equal(t, []backend.Event{down("b", "2", "third")}, take(t, next, 1), "what it owes comes before the end")
+	f.Up(up("d", 1).Container)
+	assert.Equal(t, []backend.Event{down("b", 2, "third")}, take(t, next, 1), "what it owes comes before the end")
 	_, ok = next()
 	assert.False(t, ok)
 }
@@ -136,15 +137,15 @@ func TestAWatcherWaitsWithoutWorkAndEndsWithItsContext(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		f.Up(up("a", "1").Container)
+		f.Up(up("a", 1).Container)
 		synctest.Wait()
-		assert.Equal(t, []backend.Event{up("a", "1")}, heard)
+		assert.Equal(t, []backend.Event{up("a", 1)}, heard)
 		f.Down("a", "x")
 		synctest.Wait()
 		assert.Len(t, heard, 2)
 		cancel()
 		<-ended
-		f.Up(up("b", "1").Container)
+		f.Up(up("b", 1).Container)
 		for range f.Watch(ctx) {
 			assert.Fail(t, "its context has ended")
 		}
@@ -155,13 +156,13 @@ func TestAWatcherThatNeverLooksCostsTwoEventsForEachContainer(t *testing.T) {
 	var f backend.Feed
 	next, stop := iter.Pull(f.Watch(t.Context()))
 	defer stop()
-	f.Up(up("a", "0").Container)
+	f.Up(up("a", 1).Container)
 	take(t, next, 1)
-	for i := range 10_000 {
-		f.Up(up("b", fmt.Sprint(i)).Container)
+	for i := range uint64(10_000) {
+		f.Up(up("b", i+1).Container)
 	}
 	f.Down("b", "x")
-	assert.Equal(t, []backend.Event{up("b", "9999"), down("b", "9999", "x")}, take(t, next, 2))
+	assert.Equal(t, []backend.Event{up("b", 10_000), down("b", 10_000, "x")}, take(t, next, 2))
 }
 
 func TestTheSoonerOfTwoDeadlinesIsOneThatThereIs(t *testing.T) {

@@ -46,13 +46,17 @@ func (w *watcher) nudge() {
 	}
 }
 
-// Up says that the container answers. What is known already is not told again.
+// Up says that the container answers. What is known already is not told again;
+// whatever else is told has the next Version.
 func (f *Feed) Up(c Container) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if known, ok := f.up[c.ID]; f.closed || ok && known == c {
+	known, ok := f.up[c.ID]
+	c.Version = known.Version
+	if f.closed || ok && known == c {
 		return
 	}
+	c.Version++
 	if f.up == nil {
 		f.up = map[string]Container{}
 	}

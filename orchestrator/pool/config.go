@@ -42,8 +42,9 @@ type asker interface {
 // orchestrators see it: each learns of it by backend.Container.Wish.
 type keeper interface {
 	// Wish makes of the container's wish what change says, which may be called
-	// several times, and returns what is kept from now on.
-	Wish(ctx context.Context, id string, change func(backend.Wish) backend.Wish) (backend.Wish, error)
+	// several times, also with what it has returned, and leaves that as it is. It
+	// returns the container as it is told of from now on, with its Version.
+	Wish(ctx context.Context, id string, change func(backend.Wish) backend.Wish) (backend.Container, error)
 }
 
 // Connect makes the Remote of a container. It must not wait for anything.

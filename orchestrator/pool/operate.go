@@ -60,7 +60,7 @@ func (p *Pools) wish(ctx context.Context, id string, change func(backend.Wish) b
 	if c == nil {
 		return slots.Errorf(slots.KindNotFound, "container %.80s is not known", id)
 	}
-	var kept backend.Wish
+	var kept backend.Container
 	keeps, ok := p.fleet.(keeper)
 	if ok {
 		var err error
@@ -70,11 +70,12 @@ func (p *Pools) wish(ctx context.Context, id string, change func(backend.Wish) b
 	}
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
-	if !ok {
-		kept = change(c.known.Wish)
-	}
 	known := c.known
-	known.Wish = kept
+	if ok { // the rest of it comes by the fleet's Watch
+		known.Wish, known.Version = kept.Wish, kept.Version
+	} else {
+		known.Wish = change(known.Wish)
+	}
 	c.pool.learnLocked(c, known)
 	return nil
 }

@@ -77,6 +77,9 @@ func (p *pool) connected(known backend.Container, remote Remote) (old Remote) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c, ok := p.containers[known.ID]; ok {
+		if known.Version < c.known.Version {
+			return remote
+		}
 		old, c.remote = c.remote, remote
 		p.heardLocked(c, known)
 		c.look()
@@ -108,9 +111,14 @@ func (p *pool) heardLocked(c *container, known backend.Container) {
 	p.learnLocked(c, known)
 }
 
-// learnLocked takes in what is known of a container by now.
+// learnLocked takes in what is known of a container by now. The fleet's Watch
+// may have told what is newer than the answer of one of its other methods, and
+// does not tell it again.
 func (p *pool) learnLocked(c *container, known backend.Container) {
 	was := c.known
+	if known.Version < was.Version {
+		return
+	}
 	c.known = known
 	p.wishedLocked(c)
 	c.placeLocked()

@@ -19,7 +19,8 @@ import (
 type fleet struct {
 	mu         sync.Mutex
 	startTakes time.Duration
-	refuse     error // what Start answers, if not nil
+	startLag   time.Duration // from when it is told of to the answer
+	refuse     error         // what Start answers, if not nil
 	containers map[string]*container
 	watchers   []chan backend.Event
 	started    int
@@ -48,7 +49,7 @@ func (f *fleet) tellLocked(e backend.Event) {
 
 func (f *fleet) Start(ctx context.Context, spec backend.Spec) (backend.Container, error) {
 	f.mu.Lock()
-	takes, refuse := f.startTakes, f.refuse
+	takes, lag, refuse := f.startTakes, f.startLag, f.refuse
 	f.started++
 	f.mu.Unlock()
 	if err := sleep(ctx, takes); err != nil {
@@ -57,7 +58,8 @@ func (f *fleet) Start(ctx context.Context, spec backend.Spec) (backend.Container
 	if refuse != nil {
 		return backend.Container{}, refuse
 	}
-	return f.add(spec.ID, spec.Template, spec.Slots).known, nil
+	known := f.add(spec.ID, spec.Template, spec.Slots).known
+	return known, sleep(ctx, lag)
 }
 
 func (f *fleet) Stop(_ context.Context, id string, _ time.Duration) error {

@@ -18,21 +18,32 @@ import (
 type keeping struct {
 	*seat
 	refuse error
+	lag    time.Duration // until it answers
 }
 
-func (k *keeping) Wish(_ context.Context, id string, change func(backend.Wish) backend.Wish) (backend.Wish, error) {
+func (k *keeping) Wish(ctx context.Context, id string, change func(backend.Wish) backend.Wish) (backend.Container, error) {
 	if k.refuse != nil {
-		return backend.Wish{}, k.refuse
+		return backend.Container{}, k.refuse
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	c := k.containers[id]
+	known, ok := k.become(id, func(c *backend.Container) { c.Wish = change(c.Wish) })
+	if !ok {
+		return backend.Container{}, slots.Errorf(slots.KindNotFound, "container %s is gone", id)
+	}
+	return known, sleep(ctx, k.lag)
+}
+
+// become changes what is told of a container from now on.
+func (f *fleet) become(id string, change func(*backend.Container)) (known backend.Container, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.containers[id]
 	if c == nil {
-		return backend.Wish{}, slots.Errorf(slots.KindNotFound, "container %s is gone", id)
+		return backend.Container{}, false
 	}
-	c.known.Wish = change(c.known.Wish)
-	k.tellLocked(backend.Event{Kind: backend.Up, Container: c.known})
-	return c.known.Wish, nil
+	change(&c.known)
+	c.known.Version++
+	f.tellLocked(backend.Event{Kind: backend.Up, Container: c.known})
+	return c.known, true
 }
 
 // join is one more orchestrator of the fleet, which does not lead.
@@ -172,5 +183,51 @@ func TestWhatCannotBeKeptForAllIsNotDone(t *testing.T) {
 		}
 		pass(time.Second)
 		assert.Equal(t, pool.ContainerReady, p.Containers()[0].State)
+	})
+}
+
+func TestALateAnswerIsNoNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		f.add("a", "t", 1)
+		f.add("b", "t", 1)
+		first, leads := join(t, f, fixed())
+		first.leads.Store(true)
+		_, other := join(t, f, fixed())
+		pass(2 * time.Second)
+		acquire(t, leads, "x") // is served by a
+		first.lag = 5 * time.Second
+		late := make(chan error, 2)
+		go func() { late <- leads.Drain(t.Context(), "a", 0) }()
+		go func() { late <- leads.Cordon(t.Context(), "b", true) }()
+		pass(time.Second)
+		require.NoError(t, other.Drain(t.Context(), "a", 10*time.Second))
+		require.NoError(t, other.Cordon(t.Context(), "b", false))
+		require.NoError(t, <-late)
+		require.NoError(t, <-late)
+		pass(time.Second)
+		all := leads.Containers()
+		require.Len(t, all, 2)
+		assert.Equal(t, pool.ContainerReady, all[1].State, "somebody has taken that back")
+		pass(10 * time.Second)
+		assert.Equal(t, []string{"a"}, f.ended(), "the deadline holds")
+	})
+}
+
+func TestAStartThatReturnsLateDoesNotBringBackAnOldAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		f.startLag = 5 * time.Second
+		who, p := join(t, f, scaled(1, 1))
+		who.leads.Store(true)
+		pass(3 * time.Second)
+		require.Len(t, p.Containers(), 1, "it was heard of")
+		id := p.Containers()[0].Container.ID
+		_, ok := f.become(id, func(c *backend.Container) { c.URL = "sim://moved" })
+		require.True(t, ok)
+		pass(10 * time.Second)
+		known, ok := p.Known(id)
+		require.True(t, ok)
+		assert.Equal(t, "sim://moved", known.URL)
 	})
 }

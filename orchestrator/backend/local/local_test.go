@@ -221,7 +221,7 @@ func orchestrator(t *testing.T, p plan) (containers []backend.Container, kill fu
 	require.NoError(t, json.NewDecoder(stdout).Decode(&out))
 	for i, c := range out {
 		containers = append(containers, backend.Container{
-			ID: c.ID, Template: p.Specs[i].Template, URL: c.URL, Token: c.Token, Slots: p.Specs[i].Slots, Started: c.Started,
+			ID: c.ID, Template: p.Specs[i].Template, URL: c.URL, Token: c.Token, Slots: p.Specs[i].Slots, Started: c.Started, Version: 1,
 		})
 	}
 	return containers, kill

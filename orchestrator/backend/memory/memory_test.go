@@ -79,7 +79,7 @@ func TestAFlapMovesTheContainerAndACrashEndsIt(t *testing.T) {
 	assert.True(t, b.Flap("a"))
 	e, _ := next()
 	after := before
-	after.URL = "http://a/1"
+	after.URL, after.Version = "http://a/1", 2
 	assert.Equal(t, backend.Event{Kind: backend.Up, Container: after}, e)
 	assert.True(t, b.Crash("a", "out of memory"))
 	e, _ = next()
@@ -134,7 +134,7 @@ func TestADrainOfTheMachineIsAnnounced(t *testing.T) {
 	require.NoError(t, err)
 	by := time.Now().Add(time.Minute)
 	assert.True(t, b.Drain("c-0", true, by))
-	up.Draining, up.Deadline = true, by
+	up.Draining, up.Deadline, up.Version = true, by, 2
 	all, err := b.List(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []backend.Container{up}, all)

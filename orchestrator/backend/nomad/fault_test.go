@@ -253,6 +253,7 @@ func TestTokensAreMadeOfASecretThatCanBeRotated(t *testing.T) {
 	})
 	after := before
 	after.Token = token("another")
+	after.Version = 2
 	assert.Equal(t, backend.Event{Kind: backend.Up, Container: after}, heard())
 }
 

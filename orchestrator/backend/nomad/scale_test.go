@@ -43,6 +43,17 @@ func list(t *testing.T, b *nomad.Backend) []backend.Container {
 	return all
 }
 
+// unversioned is what is up, as any backend of the job is to tell it: each counts
+// for itself what it has told.
+func unversioned(t *testing.T, b *nomad.Backend) []backend.Container {
+	t.Helper()
+	all := list(t, b)
+	for i := range all {
+		all[i].Version = 0
+	}
+	return all
+}
+
 // count is the job's.
 func (d *double) count() int {
 	d.mu.Lock()

@@ -31,18 +31,20 @@ func (p *pool) wishesPath() string { return jobs.VariablePath(p.job) + "/wishes"
 
 // Wish changes what operators want of a container, for all orchestrators: it
 // is written where each of them hears of it, and stays until the container is
-// gone. change may be called several times. The error is slots.KindNotFound
-// where no such container is up, and slots.KindInternal when Nomad did not take
-// it.
-func (b *Backend) Wish(ctx context.Context, id string, change func(backend.Wish) backend.Wish) (backend.Wish, error) {
+// gone. change may be called several times, also with what it has returned, and
+// has to leave that as it is: who asks again after an error must not change it
+// further. The answer is the container as it is known from then on, which may
+// be newer than the change. The error is slots.KindNotFound where no such
+// container is up, and slots.KindInternal when Nomad did not take it.
+func (b *Backend) Wish(ctx context.Context, id string, change func(backend.Wish) backend.Wish) (backend.Container, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wishTimeout, fmt.Errorf("nomad has not answered in %v", wishTimeout))
 	defer cancel()
-	for {
+	for kept := false; !kept; {
 		b.mu.Lock()
 		c := b.all[id]
 		if c == nil || !c.up {
 			b.mu.Unlock()
-			return backend.Wish{}, slots.Errorf(slots.KindNotFound, "container %.80s is not up", id)
+			break
 		}
 		p := c.pool
 		was := p.wishLocked(id)
@@ -50,28 +52,34 @@ func (b *Backend) Wish(ctx context.Context, id string, change func(backend.Wish)
 		wish.By = wish.By.Round(0).UTC() // as it is read again
 		all := p.wishesLocked(time.Now())
 		b.mu.Unlock()
-		if wish == was {
-			return was, nil
+		kept = wish == was
+		if kept {
+			continue
 		}
-		if err := p.keep(ctx, all, id, wish); err != nil {
-			return backend.Wish{}, slots.Errorf(slots.KindInternal, "keep what is wanted of container %s: %w", id, err)
+		var err error
+		if kept, err = p.keep(ctx, all, id, wish); err != nil {
+			return backend.Container{}, slots.Errorf(slots.KindInternal, "keep what is wanted of container %s: %w", id, err)
 		}
 	}
+	if up, ok := b.feed.Get(id); ok { // by the feed alone one can tell what is newer
+		return up, nil
+	}
+	return backend.Container{}, slots.Errorf(slots.KindNotFound, "container %.80s is not up", id)
 }
 
-// keep writes all wishes with another one, if nobody has written since. Who
-// asks looks again at what there is.
-func (p *pool) keep(ctx context.Context, all draft, id string, wish backend.Wish) error {
+// keep writes all wishes with another one. It is false when somebody has written
+// since: there is another state to change then.
+func (p *pool) keep(ctx context.Context, all draft, id string, wish backend.Wish) (written bool, err error) {
 	text, err := json.Marshal(kept{wish, time.Now().UTC()})
 	if err != nil {
-		return err
+		return false, err
 	}
 	all.items[id] = string(text)
-	_, err = p.write(ctx, all)
+	written, err = p.write(ctx, all)
 	if err != nil && ctx.Err() != nil {
-		return context.Cause(ctx)
+		return false, context.Cause(ctx)
 	}
-	return err
+	return written, err
 }
 
 // wishLocked is what operators want of the container. What cannot be read is
