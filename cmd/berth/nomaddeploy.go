@@ -229,7 +229,7 @@ that is not fails with Nomad's own words.
 	}
 	j.flags(cmd.Flags())
 	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the deployment")
-	cmd.Flags().BoolVar(&force, "force", false, "deploy also what the orchestrator is going to change back, and what may end leases")
+	cmd.Flags().BoolVar(&force, "force", false, "deploy also what the orchestrator is going to change back, what may end leases, and what leaves a pool without orchestrator")
 	cmd.Flags().DurationVar(&within, "timeout", 15*time.Minute, "wait so long; Nomad goes on then")
 	cmd.RunE = onNomad(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 		if within <= 0 {

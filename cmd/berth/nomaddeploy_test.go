@@ -398,6 +398,30 @@ func TestNomadDeployOfTheOrchestratorKeepsWhatNoFlagSays(t *testing.T) {
 	assert.Contains(t, errs, "ORCHESTRATOR_SLOTS")
 }
 
+func TestNomadDeployLeavesNoPoolWithoutItsOrchestratorUnsaid(t *testing.T) {
+	registered := deployed(t, rendered(t, "sandboxd"), rendered(t, "orchestrator"))
+	status, _, errs := runMain(t.Context(), "nomad", "deploy", "orchestrator", "--job", "berth-big")
+	assert.Equal(t, exitFailed, status)
+	for _, want := range []string{"serves job berth-default", "--namespace", "templates:", "--config", "--force"} {
+		assert.Contains(t, errs, want)
+	}
+	assert.Empty(t, registered())
+	status, _, errs = runMain(t.Context(), "nomad", "plan", "orchestrator", "--job", "berth-big")
+	assert.Equal(t, exitChanges, status)
+	assert.Contains(t, errs, "a deploy would be refused: the orchestrator serves job berth-default")
+
+	for _, more := range [][]string{{"--job", "berth-big", "--force"}, {"--job", "berth-default"}, {"--slots", "9"}} {
+		status, _, errs = runMain(t.Context(), append([]string{"nomad", "deploy", "orchestrator"}, more...)...)
+		require.Zero(t, status, "%v: %s", more, errs)
+	}
+	require.Len(t, registered(), 3)
+	assert.Equal(t, "big", environmentOf(registered()[0])["ORCHESTRATOR_TEMPLATE"])
+
+	deployed(t, rendered(t, "sandboxd", "--job", "berth-big"))
+	status, _, errs = runMain(t.Context(), "nomad", "deploy", "orchestrator", "--job", "berth-big")
+	require.Zero(t, status, "the first abandons none: %s", errs)
+}
+
 func TestNomadDeployGivesTheFirstOrchestratorThePoolAsItIs(t *testing.T) {
 	registered := deployed(t, rendered(t, "sandboxd", "--isolation-require", "ns", "--slots", "30", "--count", "5"))
 	status, _, errs := runMain(t.Context(), "nomad", "deploy", "orchestrator", "--slots", "9")

@@ -16,7 +16,11 @@ import (
 
 // refusal is why the job is deployed by force only.
 func (a *app) refusal(name string, j *nomadJob, given *pflag.FlagSet) error {
-	if name != "sandboxd" {
+	switch name {
+	case "sandboxd":
+	case "orchestrator":
+		return j.abandoned()
+	default:
 		return nil
 	}
 	lowered, back := j.lowered(), a.takenBack(j, given)
@@ -24,6 +28,16 @@ func (a *app) refusal(name string, j *nomadJob, given *pflag.FlagSet) error {
 		return fmt.Errorf("%w; and %w", lowered, back)
 	}
 	return cmp.Or(lowered, back)
+}
+
+// abandoned is the error that the pool of the orchestrator that runs would have
+// none any more: there is one such job in a namespace.
+func (j *nomadJob) abandoned() error {
+	if j.was.Job == "" || j.template.Job == j.was.Job {
+		return nil
+	}
+	return fmt.Errorf("the orchestrator serves job %s, which would run on with nobody to serve it: another pool has a namespace of its own, by --namespace, "+
+		"or is one more of the \"templates:\" in the file that the orchestrator's --config names", j.was.Job)
 }
 
 // lowered is the error that the pool would have fewer containers than run. The
