@@ -227,12 +227,15 @@ func (o *Operator) completed(ctx context.Context, d *Deployed, say Progress) err
 		case failed > 0:
 			d.Status, d.Failures = api.DeploymentStatusFailed, o.failures(ctx, d)
 			return d.failed(fmt.Sprintf("%d of %d allocations failed", failed, of))
-		case of > 0 && complete == of:
+		case of == 0: // it was decided
+			d.Status = api.DeploymentStatusFailed
+			if len(d.Unplaced) > 0 {
+				return d.failed("nothing was placed")
+			}
+			return d.failed("no machine that takes work is in its datacenters and its node pool and has what it asks for")
+		case complete == of:
 			d.Status = "complete"
 			return nil
-		case of == 0 && len(d.Unplaced) > 0:
-			d.Status = api.DeploymentStatusFailed
-			return d.failed("nothing was placed")
 		}
 		q.WaitIndex = meta.LastIndex
 	}
@@ -248,10 +251,35 @@ func (o *Operator) failures(ctx context.Context, d *Deployed) []string {
 	for _, a := range all {
 		unhealthy := a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && !*a.DeploymentStatus.Healthy
 		if a.JobVersion == d.Version && (unhealthy || a.ClientStatus == api.AllocClientStatusFailed) {
-			words = append(words, fmt.Sprintf("allocation %.8s on %s: %s", a.ID, a.NodeName, lastWords(a)))
+			words = append(words, fmt.Sprintf("allocation %.8s on %s: %s", a.ID, a.NodeName, lastWords(a)+itsLog(a)))
 		}
 	}
 	return words
+}
+
+// Exit statuses by which sandboxd and the orchestrator say that they cannot run
+// as they are told: their log says why.
+const (
+	exitUsage  = "64"
+	exitConfig = "78"
+)
+
+// itsLog is how to see what the program has said that cannot run as it is told;
+// "": nothing has ended that way.
+func itsLog(a *api.AllocationListStub) string {
+	for _, task := range a.TaskStates {
+		for _, e := range task.Events {
+			if status := e.Details["exit_code"]; status != exitUsage && status != exitConfig {
+				continue
+			}
+			namespace := ""
+			if a.Namespace != "" && a.Namespace != api.DefaultNamespace {
+				namespace = "-namespace " + a.Namespace + " "
+			}
+			return fmt.Sprintf(" (why: nomad alloc logs -stderr %s%.8s)", namespace, a.ID)
+		}
+	}
+	return ""
 }
 
 // failed is the error of a deployment that failed.

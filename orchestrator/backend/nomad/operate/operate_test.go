@@ -160,6 +160,11 @@ func TestDeployThatFailsHasNomadsWords(t *testing.T) {
 	broken := &api.AllocationListStub{ID: "0123456789", NodeName: "n1", JobVersion: 1, ClientStatus: "failed", TaskStates: map[string]*api.TaskState{
 		"sandboxd": {Events: []*api.TaskEvent{{Type: api.TaskDriverFailure, DisplayMessage: "image not found"}, {Type: api.TaskNotRestarting, DisplayMessage: "Exceeded"}}},
 	}}
+	unset := func(status, namespace string) *api.AllocationListStub {
+		return &api.AllocationListStub{ID: "eeeeffff-1", Namespace: namespace, JobVersion: 1, ClientStatus: "failed", TaskStates: map[string]*api.TaskState{
+			"sandboxd": {Events: []*api.TaskEvent{{Type: api.TaskTerminated, DisplayMessage: "Exit Code: " + status, Details: map[string]string{"exit_code": status}}}},
+		}}
+	}
 	older := &api.AllocationListStub{ID: "abcdefghij", JobVersion: 0, ClientStatus: "failed"}
 	full := map[string]*api.AllocationMetric{"sandboxd": {}}
 	for name, c := range map[string]struct {
@@ -180,6 +185,14 @@ func TestDeployThatFailsHasNomadsWords(t *testing.T) {
 			"evaluation failed: maximum attempts reached",
 		}},
 		"one that ends": {func(d *double) { d.evaluation = []api.Evaluation{{Status: "complete"}} }, "sysbatch", []string{"1 of 1 allocations failed", "image not found"}},
+		"no machine": {func(d *double) {
+			d.evaluation, d.allocs = []api.Evaluation{{Status: "complete"}}, []*api.AllocationListStub{older}
+		}, "sysbatch", []string{"no machine that takes work is in its datacenters"}},
+		"settings": {func(d *double) {
+			d.deployments, d.allocs = []api.Deployment{failed}, []*api.AllocationListStub{unset("64", ""), unset("78", "ml"), broken}
+		}, "service", []string{
+			"Exit Code: 64 (why: nomad alloc logs -stderr eeeeffff)", "Exit Code: 78 (why: nomad alloc logs -stderr -namespace ml eeeeffff)", "image not found",
+		}},
 		"lost connection": {func(d *double) {
 			d.fault = func(r *http.Request) (int, string) {
 				if strings.HasPrefix(r.URL.Path, "/v1/deployment/") {
@@ -201,6 +214,7 @@ func TestDeployThatFailsHasNomadsWords(t *testing.T) {
 			for _, want := range c.want {
 				require.ErrorContains(t, err, want)
 			}
+			assert.NotContains(t, err.Error(), "image not found (why")
 			assert.NotContains(t, err.Error(), "abcdefgh", "what failed before is another matter")
 			assert.EqualValues(t, 5, got.ModifyIndex, "it tells what it has done all the same")
 		})
