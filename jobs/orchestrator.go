@@ -17,12 +17,16 @@ const (
 // OrchestratorGroup is the group and the task of the orchestrator's job.
 const OrchestratorGroup = "orchestrator"
 
-// inNamespace is what Nomad's own commands are told of the namespace.
-func inNamespace(t Template) string {
-	if t.Namespace == "" {
-		return ""
+// at is what Nomad's own commands are told of the region and the namespace.
+func at(t Template) string {
+	text := ""
+	if t.Region != "" {
+		text = "-region " + t.Region + " "
 	}
-	return "-namespace " + t.Namespace + " "
+	if t.Namespace != "" {
+		text += "-namespace " + t.Namespace + " "
+	}
+	return text
 }
 
 // OrchestratorFile is the job of the control plane for people, of the template
@@ -44,7 +48,7 @@ func OrchestratorFile(t Template) (File, error) {
 			"identity of this job, which needs a policy:",
 			"",
 			"  nomad acl policy apply -namespace " + namespace + " -job " + OrchestratorJob + " berth " + policy,
-			"  nomad var put " + inNamespace(t) + VariablePath(OrchestratorJob) + " token=$(openssl rand -hex 32)",
+			"  nomad var put " + at(t) + VariablePath(OrchestratorJob) + " token=$(openssl rand -hex 32)",
 		},
 		Comments: map[string]string{
 			"group.task.env":      "What begins with ORCHESTRATOR_ is a flag of orchestrator serve. The pool's job\nis made of these, in the namespace of this job.",

@@ -1,5 +1,7 @@
-# A pool of sandboxd containers. An orchestrator registers this job by itself and
-# scales it; run it by hand to see it first, or to change it for good.
+# A pool of sandboxd containers. An orchestrator registers this job by itself, of
+# its own settings, and scales it; run it by hand to see it first. What is changed
+# here by hand the orchestrator and each deploy replace: what they have no flag for
+# is a setting of the orchestrator, by berth nomad deploy orchestrator --serve.
 #
 # Its secret is a variable of Nomad that the tasks of the job may read:
 #

@@ -45,7 +45,10 @@ that has every machine fetch the image, or the orchestrator's ACL policy. With
 --json jobs are what "nomad job run -json" takes.
 
 The orchestrator registers the job of its pool. Its own job takes the flags of
-both: what describes the pool is handed to it as its settings.`,
+both: what describes the pool is handed to it as its settings.
+
+Of what runs it knows nothing: "berth nomad deploy" changes that, and keeps what
+no flag says.`,
 		Args: arguments(1, 1), ValidArgs: names,
 	}
 	j.flags(cmd.Flags())
@@ -133,7 +136,7 @@ func appliesTo(flag string) []string {
 	switch flag {
 	case "namespace":
 		return []string{"sandboxd", "orchestrator", "prepull", "policy"}
-	case "node-pool", "datacenter", "image":
+	case "node-pool", "datacenter", "region", "image":
 		return []string{"sandboxd", "orchestrator", "prepull"}
 	case "orchestrator", "orchestrators", "serve":
 		return []string{"orchestrator"}
@@ -203,6 +206,7 @@ func (j *nomadJob) flags(flags *pflag.FlagSet) {
 	flags.IntVar(&j.orchestrators, "orchestrators", 1, "how many orchestrators serve the pool side by side")
 	flags.StringArrayVar(&j.serve, "serve", nil, "`NAME=VALUE` of a flag of \"orchestrator serve\", as max-containers=8, for the orchestrator's job; may be repeated; NAME= takes it back")
 	flags.StringVar(&t.Namespace, "namespace", "", "namespace of the job, which is that of the orchestrator and of its pool")
+	flags.StringVar(&t.Region, "region", "", "region of the job; without it NOMAD_REGION, else the agent's")
 	flags.StringVar(&t.NodePool, "node-pool", "", "node pool of the job; the orchestrator and its pool are in the same")
 	flags.StringSliceVar(&t.Datacenters, "datacenter", nil, "datacenters of the job, those of the orchestrator and of its pool alike; without it all")
 	flags.IntVar(&t.Count, "count", 2, "containers")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -103,6 +104,7 @@ func orchestratorOf(t *testing.T, args ...string) (job, pool string, env map[str
 	var made struct {
 		Job struct {
 			Namespace  string
+			Region     string
 			TaskGroups []struct {
 				Tasks []struct{ Env map[string]string }
 			}
@@ -112,7 +114,7 @@ func orchestratorOf(t *testing.T, args ...string) (job, pool string, env map[str
 	env = made.Job.TaskGroups[0].Tasks[0].Env
 	template, _, err := jobs.PoolOf(env)
 	require.NoError(t, err)
-	template.Namespace = made.Job.Namespace // Nomad tells its tasks
+	template.Namespace, template.Region = made.Job.Namespace, made.Job.Region // Nomad tells its tasks
 	of, err := jobs.Sandboxd(template)
 	require.NoError(t, err)
 	text, err := json.Marshal(map[string]any{"Job": of})
@@ -123,7 +125,7 @@ func orchestratorOf(t *testing.T, args ...string) (job, pool string, env map[str
 func TestNomadOrchestratorRegistersThePoolThatIsRenderedWithTheSameFlags(t *testing.T) {
 	of := map[string][]string{ // by flag, with what it takes beside itself
 		"job": {"berth-big"}, "driver": {"exec"}, "image": {"example/sandboxd:1"}, "runtime": {"runsc"}, "sandboxd": {"/opt/sandboxd", "--driver=raw_exec"},
-		"namespace": {"ml"}, "node-pool": {"gpu"}, "datacenter": {"a,b"}, "count": {"7"}, "slots": {"30"}, "isolation-require": {"uid,net=loopback-only"},
+		"namespace": {"ml"}, "region": {"eu"}, "node-pool": {"gpu"}, "datacenter": {"a,b"}, "count": {"7"}, "slots": {"30"}, "isolation-require": {"uid,net=loopback-only"},
 		"cores": {"4"}, "cpu": {"700"}, "memory": {"2000"}, "memory-max": {"3000"}, "disk": {"5000"},
 	}
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -217,4 +219,27 @@ func TestNomadRenderRefusesFlagsThatWouldBeOfNoEffect(t *testing.T) {
 		status, _, errs := runMain(t.Context(), append([]string{"nomad", "render"}, strings.Fields(args)...)...)
 		assert.Zero(t, status, "%s: %s", args, errs)
 	}
+}
+
+func TestNomadCommandsAskTheRegionThatIsNamed(t *testing.T) {
+	var asked []string
+	region := func(r *http.Request) any {
+		asked = append(asked, r.URL.Query().Get("region"))
+		return object{"ID": "berth-default", "Status": "running", "Diff": object{"Type": "None"}}
+	}
+	nomadDouble(t, map[string]any{"PUT job/berth-default/plan": region, "GET job/berth-default": region})
+	for _, c := range []struct{ variable, flag, want string }{{"moon", "", "moon"}, {"moon", "--region=mars", "mars"}, {"", "--region=mars", "mars"}} {
+		t.Setenv("NOMAD_REGION", c.variable)
+		for _, command := range []string{"plan sandboxd", "status"} {
+			asked = nil
+			args := strings.Fields("nomad " + command + " " + c.flag)
+			_, _, _ = runMain(t.Context(), args...) // how it ends is another matter
+			require.NotEmpty(t, asked, "%v", args)
+			assert.Equal(t, slices.Repeat([]string{c.want}, len(asked)), asked, "%v", args)
+		}
+	}
+	status, out, errs := runMain(t.Context(), "nomad", "render", "orchestrator", "--region", "mars", "--namespace", "ml")
+	require.Zero(t, status, errs)
+	assert.Contains(t, out, "var put -region mars -namespace ml nomad/jobs/berth-orchestrator")
+	assert.Regexp(t, `region += "mars"`, out)
 }

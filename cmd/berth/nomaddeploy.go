@@ -29,7 +29,8 @@ What no flag says is as in the job that runs: of the pool its image, its count,
 its slots; of the orchestrator the pool that it registers, its own image, how
 many there are and their other settings. The first orchestrator of a pool that
 runs is given the pool as it is. Where nothing runs, and of the job that
-fetches images, all is as "berth nomad render" prints it.
+fetches images, all is as "berth nomad render" prints it. So is what has neither
+flag nor setting: changes of a job that were made by hand are lost.
 
 An orchestrator registers the job of its pool when it needs a container and the
 job has other slots or another isolation than its own settings say. So it is

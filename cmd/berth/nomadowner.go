@@ -146,7 +146,7 @@ func (j *nomadJob) differs(own jobs.Template, given *pflag.FlagSet) differences 
 	here, there, all := of(j.template), of(own), differences{}
 	for name, value := range here {
 		switch name {
-		case "namespace", "orchestrator", "orchestrators":
+		case "namespace", "region", "orchestrator", "orchestrators", "serve":
 			continue
 		case "count":
 			if !given.Changed(name) {

@@ -36,6 +36,7 @@ func (s *nomadStatus) of(a operate.Allocation) *poolapi.Container {
 func jobFlags(cmd *cobra.Command, t *jobs.Template) {
 	cmd.Flags().StringVar(&t.Job, "job", "berth-default", "the pool's job")
 	cmd.Flags().StringVar(&t.Namespace, "namespace", "", "namespace of the job")
+	cmd.Flags().StringVar(&t.Region, "region", "", "region of the job")
 }
 
 func (a *app) nomadStatusCommand() *cobra.Command {
