@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -60,7 +61,7 @@ func (o *Operator) Deploy(ctx context.Context, job *api.Job, index uint64, detac
 	}
 	d.ModifyIndex, d.Evaluation, d.Warnings = answer.JobModifyIndex, answer.EvalID, strings.TrimSpace(answer.Warnings)
 	if registered, err := o.job(ctx, d.Job); err == nil && registered != nil {
-		d.Version = value(registered.Version)
+		d.Version, job = value(registered.Version), registered
 	}
 	progress("registered job %s, version %d", d.Job, d.Version)
 	if d.Warnings != "" {
@@ -69,7 +70,7 @@ func (o *Operator) Deploy(ctx context.Context, job *api.Job, index uint64, detac
 	if detach || d.Evaluation == "" {
 		return d, nil
 	}
-	err = o.follow(ctx, &d, value(job.Type), progress)
+	err = o.follow(ctx, &d, job, progress)
 	return d, err
 }
 
@@ -116,8 +117,8 @@ func (o *Operator) secret(ctx context.Context, job *api.Job) (made string, err e
 // look is how long one blocking query waits.
 const look = 10 * time.Second
 
-// follow follows what the evaluation leads to.
-func (o *Operator) follow(ctx context.Context, d *Deployed, kind string, progress Progress) error {
+// follow follows what the evaluation of the job leads to.
+func (o *Operator) follow(ctx context.Context, d *Deployed, job *api.Job, progress Progress) error {
 	said := ""
 	say := func(format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); text != said {
@@ -129,9 +130,9 @@ func (o *Operator) follow(ctx context.Context, d *Deployed, kind string, progres
 		return err
 	}
 	if d.Deployment != "" {
-		return o.deployed(ctx, d, say)
+		return o.deployed(ctx, d, job, say)
 	}
-	if kind == api.JobTypeSysbatch || kind == api.JobTypeBatch {
+	if kind := value(job.Type); kind == api.JobTypeSysbatch || kind == api.JobTypeBatch {
 		return o.completed(ctx, d, say)
 	}
 	d.Status = api.DeploymentStatusSuccessful
@@ -166,7 +167,7 @@ func (o *Operator) evaluated(ctx context.Context, d *Deployed, say Progress) err
 }
 
 // deployed waits until the deployment has ended.
-func (o *Operator) deployed(ctx context.Context, d *Deployed, say Progress) error {
+func (o *Operator) deployed(ctx context.Context, d *Deployed, job *api.Job, say Progress) error {
 	q := &api.QueryOptions{WaitTime: look}
 	unhealthy := 0
 	for {
@@ -194,11 +195,44 @@ func (o *Operator) deployed(ctx context.Context, d *Deployed, say Progress) erro
 			d.Unplaced = nil
 			return nil
 		case api.DeploymentStatusFailed, api.DeploymentStatusCancelled:
+			next, err := o.raised(ctx, d, job)
+			if err != nil {
+				return o.lost(ctx, d, err)
+			}
+			if v.Status == api.DeploymentStatusCancelled && next != nil { // a failed one may have been reverted
+				say("the orchestrator has scaled it meanwhile, as version %d", next.JobVersion)
+				d.Version, d.Deployment, unhealthy, q.WaitIndex = next.JobVersion, next.ID, 0, 0
+				continue
+			}
 			d.Failures = o.failures(ctx, d)
 			return d.failed(fmt.Sprintf("deployment %.8s %s: %s", d.Deployment, v.Status, v.StatusDescription))
 		}
 		q.WaitIndex = meta.LastIndex
 	}
+}
+
+// raised is the deployment of a later version that is the job but for its count
+// and its meta: an orchestrator registers such a one when it needs more
+// containers while the job is rolled out. nil: there is none.
+func (o *Operator) raised(ctx context.Context, d *Deployed, job *api.Job) (*api.Deployment, error) {
+	next, _, err := o.client.Jobs().LatestDeployment(d.Job, new(api.QueryOptions).WithContext(ctx))
+	if err != nil || next == nil || next.JobVersion <= d.Version {
+		return nil, err
+	}
+	now, err := o.job(ctx, d.Job)
+	if err != nil || now == nil || value(now.Version) != next.JobVersion {
+		return nil, err
+	}
+	ours, err := templateOf(job)
+	theirs, other := templateOf(now)
+	if err != nil || other != nil { // it is no pool's
+		return nil, nil //nolint:nilnil // as the comment says
+	}
+	ours.Count, ours.Meta = theirs.Count, theirs.Meta
+	if !reflect.DeepEqual(ours, theirs) {
+		return nil, nil //nolint:nilnil // as the comment says
+	}
+	return next, nil
 }
 
 // completed waits until all allocations of a job that ends have ended.

@@ -221,6 +221,50 @@ func TestDeployThatFailsHasNomadsWords(t *testing.T) {
 	}
 }
 
+// An orchestrator that needs more containers registers the job with a higher
+// count while it is rolled out.
+func TestDeployFollowsTheJobThatTheOrchestratorHasScaled(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(with *jobs.Template)
+		follow bool
+	}{
+		"count": {func(with *jobs.Template) { with.Count, with.Meta = 3, map[string]string{jobs.MetaSpec: "{}"} }, true},
+		"slots": {func(with *jobs.Template) { with.Count, with.Slots = 3, 9 }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDouble(t)
+			next := template()
+			c.change(&next)
+			cancelled := running(0)
+			cancelled.Status, cancelled.StatusDescription = "cancelled", "Cancelled due to newer version of job"
+			later := running(3)
+			later.ID, later.JobVersion, later.Status = "later", 2, "successful"
+			d.evaluation = []api.Evaluation{{Status: "complete", DeploymentID: "deployment"}}
+			d.deployments = []api.Deployment{cancelled, later}
+			d.fault = func(r *http.Request) (int, string) {
+				if strings.HasPrefix(r.URL.Path, "/v1/deployment/") && *d.job.Version == 1 {
+					raised := pool(t, next)
+					raised.Version, raised.JobModifyIndex = new(uint64(2)), new(uint64(9))
+					d.job = raised
+				}
+				return 0, ""
+			}
+			var told steps
+			got, err := d.operator().Deploy(t.Context(), pool(t, template()), 0, false, told.add)
+			if !c.follow {
+				require.ErrorContains(t, err, "Cancelled due to newer version")
+				assert.Equal(t, "cancelled", got.Status)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, "successful", got.Status)
+			assert.Equal(t, "later", got.Deployment)
+			assert.EqualValues(t, 2, got.Version)
+			assert.Contains(t, told, "the orchestrator has scaled it meanwhile, as version 2")
+		})
+	}
+}
+
 func TestDeployRefusesWhatSomebodyElseHasChanged(t *testing.T) {
 	d := newDouble(t)
 	d.job = pool(t, template())
