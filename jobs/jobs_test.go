@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -436,5 +437,48 @@ func TestAPoolIsReadOfSettingsAsTheOrchestratorReadsThem(t *testing.T) {
 		require.ErrorContains(t, err, name)
 		_, err = orchestrator.Parse(nil, []string{name + "=" + value}, os.Stderr)
 		require.ErrorContains(t, err, name)
+	}
+}
+
+// A number that the orchestrator does not start with makes no job, which is
+// said before anything is deployed.
+func TestATemplateHasTheBoundsOfTheOrchestratorsSettings(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		least, most int
+		with        string // what it takes beside itself
+		says        string
+	}{
+		{"CONTAINERS", 0, 1 << 16, "", "count: want 0 to 65536"},
+		{"SLOTS", 1, 2000, "", "slots: want 1 to 2000"},
+		{"NOMAD_PRIORITY", 0, 1<<15 - 1, "", "priority: want"},
+		{"NOMAD_CORES", 0, 1 << 10, "", "cores: want"},
+		{"NOMAD_CPU", 1, 1 << 24, "", "cpu: want"},
+		{"NOMAD_MEMORY", 1, 1 << 24, "", "memory: want"},
+		{"NOMAD_MEMORY_MAX", 2000, 1 << 24, "NOMAD_MEMORY=2000", "memory-max: want 2000 to"},
+		{"NOMAD_DISK", 10, 1 << 24, "", "disk: want 10 to"},
+	} {
+		for value, good := range map[int]bool{c.least: true, c.most: true, c.least - 1: false, c.most + 1: false} {
+			if !good && value == 0 {
+				continue // it means the default
+			}
+			env, environ := map[string]string{}, []string{"ORCHESTRATOR_BACKEND=nomad", "NOMAD_ADDR=http://127.0.0.1:1"}
+			for _, kv := range []string{c.name + "=" + strconv.Itoa(value), c.with} {
+				if name, text, found := strings.Cut(kv, "="); found {
+					env["ORCHESTRATOR_"+name] = text
+					environ = append(environ, "ORCHESTRATOR_"+kv)
+				}
+			}
+			_, _, err := jobs.PoolOf(env)
+			_, starts := orchestrator.Parse(nil, environ, os.Stderr)
+			if good {
+				require.NoError(t, err, environ)
+				require.NoError(t, starts, environ)
+				continue
+			}
+			require.ErrorContains(t, err, c.says)
+			require.ErrorContains(t, err, "got "+strconv.Itoa(value))
+			require.Error(t, starts, environ)
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -118,11 +117,8 @@ func (t Template) Complete() (Template, error) {
 	if len(t.Datacenters) == 0 {
 		t.Datacenters = []string{"*"}
 	}
-	if t.Slots < 1 || t.Count < 0 || t.MemoryMB < 1 || t.MemoryMaxMB != 0 && t.MemoryMaxMB < t.MemoryMB || t.DiskMB < 1 || t.Cores < 0 || t.CPU < 0 {
-		return t, errors.New("count, slots or resources: a number is too small")
-	}
-	if t.SlotMemory < 0 || t.SlotPids < 0 || t.SlotDisk < 0 || !(t.SlotCPUs >= 0) || math.IsInf(t.SlotCPUs, 0) {
-		return t, errors.New("limits of a slot: want numbers of 0 or more")
+	if err := t.bounds(); err != nil {
+		return t, err
 	}
 	if _, err := slots.ParseRequirement(t.Isolation); err != nil {
 		return t, fmt.Errorf("isolation: %w", err)
@@ -133,6 +129,59 @@ func (t Template) Complete() (Template, error) {
 		}
 	}
 	return t, nil
+}
+
+// Bounds of what the orchestrator and sandboxd take.
+const (
+	mostContainers = 1 << 16
+	mostSlots      = 2000
+	mostCores      = 1 << 10
+	most           = 1 << 24 // of MHz and MB
+	leastDisk      = 10
+	mostPriority   = 1<<15 - 1
+)
+
+// bounds is the error that a number is not what the orchestrator and sandboxd
+// take: they would not start.
+func (t Template) bounds() error {
+	leastCPU, leastMax := 1, 0
+	if t.Cores != 0 {
+		leastCPU = 0
+	}
+	if t.MemoryMaxMB != 0 {
+		leastMax = t.MemoryMB
+	}
+	for _, b := range []struct {
+		what            string
+		is, least, most int
+	}{
+		{"count", t.Count, 0, mostContainers},
+		{"slots", t.Slots, 1, mostSlots},
+		{"priority", t.Priority, 0, mostPriority},
+		{"cores", t.Cores, 0, mostCores},
+		{"cpu", t.CPU, leastCPU, most},
+		{"memory", t.MemoryMB, 1, most},
+		{"memory-max", t.MemoryMaxMB, leastMax, most},
+		{"disk", t.DiskMB, leastDisk, most},
+	} {
+		if b.is < b.least || b.is > b.most {
+			return fmt.Errorf("%s: want %d to %d, got %d", b.what, b.least, b.most, b.is)
+		}
+	}
+	for what, n := range map[string]int64{"memory": t.SlotMemory, "processes": t.SlotPids, "disk": t.SlotDisk} {
+		if n < 0 {
+			return fmt.Errorf("%s of a slot: want 0 or more, got %d", what, n)
+		}
+	}
+	if !(t.SlotCPUs >= 0) || math.IsInf(t.SlotCPUs, 0) {
+		return fmt.Errorf("CPUs of a slot: want a number of 0 or more, got %v", t.SlotCPUs)
+	}
+	for what, d := range map[string]time.Duration{"longest timeout": t.Longest, "drain": t.Drain} {
+		if d <= 0 {
+			return fmt.Errorf("%s: want a time above 0, got %v", what, d)
+		}
+	}
+	return nil
 }
 
 // or gives the value its default.
