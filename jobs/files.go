@@ -45,7 +45,7 @@ func SandboxdFile(t Template) (File, error) {
 			"group.restart":             "Leases, results and workspaces outlive a crash of the agent, not the\nallocation: it is started again in its place first.",
 			"group.task.service":        "A container that drains is alive, and not ready. The service is the task's:\na group's is registered before a client that was started again takes up its\ntasks, and it kills them when no server takes the registration then.",
 			"group.task.shutdown_delay": "It is taken out of the service first, then it is told to end.",
-			"group.task.template":       "The agent alone reads these. A new token comes by signal, without a restart.",
+			"group.task.template":       "The agent alone reads these. A new token comes by signal, without a restart.\nThe one of metrics is there where the variable has an item metrics.",
 			"group.ephemeral_disk":      "Workspaces, results and leases; they go with the container.",
 			"group.spread":              "One machine that is lost takes few containers along.",
 			"group.task.kill_timeout":   "Leases end first, or have SANDBOXD_DRAIN_TIMEOUT. A client allows 30 s\nunless its max_kill_timeout says more.",

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	texttemplate "text/template"
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
@@ -311,6 +312,7 @@ func TestSandboxdTakesTheSettingsOfTheJob(t *testing.T) {
 		config, err := sandboxd.Parse(args[1:], append(environ, "NOMAD_ALLOC_DIR=/alloc"), os.Stderr)
 		require.NoError(t, err, name)
 		assert.Equal(t, "/secrets/token", config.TokenFile)
+		assert.Equal(t, "/secrets/metrics", config.MetricsTokenFile)
 		assert.Equal(t, "/alloc", config.DataDir)
 		assert.True(t, strings.HasSuffix(config.Listen, ":23456"), config.Listen)
 		if name != "least" {
@@ -340,6 +342,39 @@ func TestTheSecretOfAPoolStandsInNoJob(t *testing.T) {
 			assert.Equal(t, "0600", *one.Perms, name)
 			assert.True(t, strings.HasPrefix(*one.DestPath, "secrets/"), name)
 			assert.Contains(t, *one.EmbeddedTmpl, `{{ with nomadVar "nomad/jobs/`+template.Job+`" }}`)
+		}
+	}
+}
+
+// Without the item the file is empty, which is no token, and nothing waits.
+func TestTheTokenOfMetricsIsThereWhereTheVariableHasIt(t *testing.T) {
+	type item struct{ Value string }
+	for name, template := range templates() {
+		pool, err := jobs.Sandboxd(template)
+		require.NoError(t, err)
+		control, err := jobs.Orchestrator(template)
+		require.NoError(t, err)
+		for _, job := range []*api.Job{pool, control} {
+			one := job.TaskGroups[0].Tasks[0]
+			at := slices.IndexFunc(one.Templates, func(t *api.Template) bool { return *t.DestPath == "secrets/metrics" })
+			require.GreaterOrEqual(t, at, 0, "%s %s", name, *job.ID)
+			text, token := one.Templates[at], one.Templates[0]
+			assert.Equal(t, []any{token.ChangeMode, token.ChangeSignal, token.Perms, token.Uid, token.Gid},
+				[]any{text.ChangeMode, text.ChangeSignal, text.Perms, text.Uid, text.Gid}, "as the other token")
+			assert.Contains(t, []string{one.Env["SANDBOXD_METRICS_TOKEN_FILE"], one.Env["ORCHESTRATOR_METRICS_TOKEN_FILE"]}, "${NOMAD_SECRETS_DIR}/metrics")
+			for want, items := range map[string]map[string]item{
+				"":         {jobs.Secret: {"s"}, jobs.EnvItem: {""}},
+				"looks-on": {jobs.Secret: {"s"}, jobs.Metrics: {"looks-on"}},
+			} {
+				parsed, err := texttemplate.New("").Funcs(texttemplate.FuncMap{"nomadVar": func(path string) map[string]item {
+					assert.Equal(t, jobs.VariablePath(*job.ID), path)
+					return items
+				}}).Parse(*text.EmbeddedTmpl)
+				require.NoError(t, err)
+				var out strings.Builder
+				require.NoError(t, parsed.Execute(&out, nil))
+				assert.Equal(t, want, out.String(), "%s %s", name, *job.ID)
+			}
 		}
 	}
 }

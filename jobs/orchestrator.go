@@ -52,7 +52,7 @@ func OrchestratorFile(t Template) (File, error) {
 		},
 		Comments: map[string]string{
 			"group.task.env":      "What begins with ORCHESTRATOR_ is a flag of orchestrator serve. The pool's job\nis made of these, in the namespace of this job.",
-			"group.task.template": "The token of trainers.",
+			"group.task.template": "The token of trainers, and that of metrics where the variable has an item metrics.",
 			"group.task.identity": "What the policy is given to.",
 			"group.task.service":  "The task's, not the group's: see the job of a pool.",
 			"group.spread":        "One machine that is lost takes one of several along.",
@@ -87,6 +87,7 @@ func Orchestrator(t Template) (*api.Job, error) {
 	env["ORCHESTRATOR_BACKEND"] = "nomad"
 	env["ORCHESTRATOR_LISTEN"] = "0.0.0.0:${NOMAD_PORT_http}"
 	env["ORCHESTRATOR_TOKEN_FILE"] = "${NOMAD_SECRETS_DIR}/token"
+	env["ORCHESTRATOR_METRICS_TOKEN_FILE"] = "${NOMAD_SECRETS_DIR}/metrics"
 	env["ORCHESTRATOR_DATA_DIR"] = "${NOMAD_ALLOC_DIR}/data"
 	env["ORCHESTRATOR_DRAIN_TIMEOUT"] = seconds(defaultDrain)
 	env["ORCHESTRATOR_LOG_JSON"] = "true"
@@ -99,9 +100,11 @@ func Orchestrator(t Template) (*api.Job, error) {
 			DestPath:     new("secrets/token"),
 			EmbeddedTmpl: new(fmt.Sprintf("{{ with nomadVar %q }}{{ .%s }}{{ end }}", VariablePath(OrchestratorJob), Secret)),
 			ChangeMode:   new("restart"), Perms: new("0600"),
-		}},
+		}, metricsToken(OrchestratorJob)},
 		Resources: &api.Resources{CPU: new(500), MemoryMB: new(256)},
 	}
+	// It reads its tokens at its start alone.
+	one.Templates[1].ChangeMode, one.Templates[1].ChangeSignal = new("restart"), nil
 	if t.Driver == Docker {
 		t.Args, t.Slots, t.SlotPids, t.Writable = nil, defaultSlots, defaultPids, false // those are the pool's
 		one.Config = config(t)
@@ -109,7 +112,9 @@ func Orchestrator(t Template) (*api.Job, error) {
 		one.Config["security_opt"] = []string{"no-new-privileges"}
 		one.Config["cap_drop"] = []string{"all"}
 		delete(one.Config, "runtime")
-		one.Templates[0].Uid, one.Templates[0].Gid = new(ordinary), new(ordinary)
+		for _, secret := range one.Templates {
+			secret.Uid, secret.Gid = new(ordinary), new(ordinary)
+		}
 	} else {
 		one.Config = map[string]any{"command": "/usr/local/bin/orchestrator", "args": []string{"serve"}}
 	}

@@ -60,27 +60,28 @@ job "berth-orchestrator" {
       # What begins with ORCHESTRATOR_ is a flag of orchestrator serve. The pool's job
       # is made of these, in the namespace of this job.
       env {
-        NOMAD_ADDR                    = "unix://${NOMAD_SECRETS_DIR}/api.sock"
-        ORCHESTRATOR_BACKEND          = "nomad"
-        ORCHESTRATOR_CONTAINERS       = "2"
-        ORCHESTRATOR_DATA_DIR         = "${NOMAD_ALLOC_DIR}/data"
-        ORCHESTRATOR_DRAIN_TIMEOUT    = "25s"
-        ORCHESTRATOR_LISTEN           = "0.0.0.0:${NOMAD_PORT_http}"
-        ORCHESTRATOR_LOG_JSON         = "true"
-        ORCHESTRATOR_MAX_TIMEOUT      = "3600s"
-        ORCHESTRATOR_NETWORK          = "on"
-        ORCHESTRATOR_NOMAD_CPU        = "1000"
-        ORCHESTRATOR_NOMAD_DATACENTER = "*"
-        ORCHESTRATOR_NOMAD_DISK       = "2048"
-        ORCHESTRATOR_NOMAD_DRAIN      = "25s"
-        ORCHESTRATOR_NOMAD_DRIVER     = "docker"
-        ORCHESTRATOR_NOMAD_IMAGE      = "berth/sandboxd:local"
-        ORCHESTRATOR_NOMAD_MEMORY     = "1024"
-        ORCHESTRATOR_NOMAD_SECCOMP    = "/etc/berth/seccomp-slots.json"
-        ORCHESTRATOR_PIDS             = "512"
-        ORCHESTRATOR_SLOTS            = "8"
-        ORCHESTRATOR_TEMPLATE         = "default"
-        ORCHESTRATOR_TOKEN_FILE       = "${NOMAD_SECRETS_DIR}/token"
+        NOMAD_ADDR                      = "unix://${NOMAD_SECRETS_DIR}/api.sock"
+        ORCHESTRATOR_BACKEND            = "nomad"
+        ORCHESTRATOR_CONTAINERS         = "2"
+        ORCHESTRATOR_DATA_DIR           = "${NOMAD_ALLOC_DIR}/data"
+        ORCHESTRATOR_DRAIN_TIMEOUT      = "25s"
+        ORCHESTRATOR_LISTEN             = "0.0.0.0:${NOMAD_PORT_http}"
+        ORCHESTRATOR_LOG_JSON           = "true"
+        ORCHESTRATOR_MAX_TIMEOUT        = "3600s"
+        ORCHESTRATOR_METRICS_TOKEN_FILE = "${NOMAD_SECRETS_DIR}/metrics"
+        ORCHESTRATOR_NETWORK            = "on"
+        ORCHESTRATOR_NOMAD_CPU          = "1000"
+        ORCHESTRATOR_NOMAD_DATACENTER   = "*"
+        ORCHESTRATOR_NOMAD_DISK         = "2048"
+        ORCHESTRATOR_NOMAD_DRAIN        = "25s"
+        ORCHESTRATOR_NOMAD_DRIVER       = "docker"
+        ORCHESTRATOR_NOMAD_IMAGE        = "berth/sandboxd:local"
+        ORCHESTRATOR_NOMAD_MEMORY       = "1024"
+        ORCHESTRATOR_NOMAD_SECCOMP      = "/etc/berth/seccomp-slots.json"
+        ORCHESTRATOR_PIDS               = "512"
+        ORCHESTRATOR_SLOTS              = "8"
+        ORCHESTRATOR_TEMPLATE           = "default"
+        ORCHESTRATOR_TOKEN_FILE         = "${NOMAD_SECRETS_DIR}/token"
       }
 
       # The task's, not the group's: see the job of a pool.
@@ -116,11 +117,21 @@ job "berth-orchestrator" {
         memory = 256
       }
 
-      # The token of trainers.
+      # The token of trainers, and that of metrics where the variable has an item metrics.
       template {
         destination = "secrets/token"
         data        = "{{ with nomadVar \"nomad/jobs/berth-orchestrator\" }}{{ .token }}{{ end }}"
         change_mode = "restart"
+        perms       = "0600"
+        uid         = 65532
+        gid         = 65532
+      }
+
+      template {
+        destination = "secrets/metrics"
+        data        = "{{ with nomadVar \"nomad/jobs/berth-orchestrator\" }}{{ with .metrics.Value }}{{ . }}{{ end }}{{ end }}"
+        change_mode = "restart"
+        splay       = "1s"
         perms       = "0600"
         uid         = 65532
         gid         = 65532

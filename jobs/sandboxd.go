@@ -175,6 +175,16 @@ func task(t Template) *api.Task {
 	return one
 }
 
+// metricsToken is the file of the token that opens the metrics of the job's
+// tasks. It is empty when there is none.
+func metricsToken(job string) *api.Template {
+	return &api.Template{
+		DestPath:     new("secrets/metrics"),
+		EmbeddedTmpl: new(fmt.Sprintf("{{ with nomadVar %q }}{{ with .%s.Value }}{{ . }}{{ end }}{{ end }}", VariablePath(job), Metrics)),
+		ChangeMode:   new("signal"), ChangeSignal: new("SIGHUP"), Perms: new("0600"), Splay: new(time.Second),
+	}
+}
+
 // secrets are the files and variables that only the agent may see. Every
 // allocation has a token of its own, so that one that leaks opens one
 // container; a new secret reaches the agents by signal.
@@ -191,6 +201,7 @@ func secrets(t Template) []*api.Template {
 			EmbeddedTmpl: new(open + `{{ with .` + EnvItem + `.Value }}SANDBOXD_ENV={{ . | toJSON }}{{ end }}{{ end }}`),
 			ChangeMode:   new("noop"), Perms: new("0600"), Envvars: new(true),
 		},
+		metricsToken(t.Job),
 	}
 }
 
@@ -198,18 +209,19 @@ func secrets(t Template) []*api.Template {
 // well: the job says all of it.
 func environment(t Template) map[string]string {
 	env := map[string]string{
-		"SANDBOXD_LISTEN":        "${NOMAD_IP_http}:${NOMAD_PORT_http}",
-		"SANDBOXD_TOKEN_FILE":    "${NOMAD_SECRETS_DIR}/token",
-		"SANDBOXD_SLOTS":         strconv.Itoa(t.Slots),
-		"SANDBOXD_NETWORK":       map[bool]string{true: "off", false: "on"}[t.NoNetwork],
-		"SANDBOXD_MAX_TIMEOUT":   seconds(t.Longest),
-		"SANDBOXD_DRAIN_TIMEOUT": seconds(t.Drain),
-		"SANDBOXD_DRAIN_LEASES":  "on", // they go with the allocation
-		"SANDBOXD_PIDS":          strconv.FormatInt(t.SlotPids, 10),
-		"SANDBOXD_MEMORY":        strconv.FormatInt(t.SlotMemory, 10),
-		"SANDBOXD_DISK":          strconv.FormatInt(t.SlotDisk, 10),
-		"SANDBOXD_CPUS":          strconv.FormatFloat(t.SlotCPUs, 'f', -1, 64),
-		"SANDBOXD_LOG_JSON":      "true",
+		"SANDBOXD_LISTEN":             "${NOMAD_IP_http}:${NOMAD_PORT_http}",
+		"SANDBOXD_TOKEN_FILE":         "${NOMAD_SECRETS_DIR}/token",
+		"SANDBOXD_METRICS_TOKEN_FILE": "${NOMAD_SECRETS_DIR}/metrics",
+		"SANDBOXD_SLOTS":              strconv.Itoa(t.Slots),
+		"SANDBOXD_NETWORK":            map[bool]string{true: "off", false: "on"}[t.NoNetwork],
+		"SANDBOXD_MAX_TIMEOUT":        seconds(t.Longest),
+		"SANDBOXD_DRAIN_TIMEOUT":      seconds(t.Drain),
+		"SANDBOXD_DRAIN_LEASES":       "on", // they go with the allocation
+		"SANDBOXD_PIDS":               strconv.FormatInt(t.SlotPids, 10),
+		"SANDBOXD_MEMORY":             strconv.FormatInt(t.SlotMemory, 10),
+		"SANDBOXD_DISK":               strconv.FormatInt(t.SlotDisk, 10),
+		"SANDBOXD_CPUS":               strconv.FormatFloat(t.SlotCPUs, 'f', -1, 64),
+		"SANDBOXD_LOG_JSON":           "true",
 	}
 	if t.Driver == Docker { // the machine's address is not the container's
 		env["SANDBOXD_LISTEN"] = "0.0.0.0:${NOMAD_PORT_http}"

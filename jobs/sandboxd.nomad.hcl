@@ -90,18 +90,19 @@ job "berth-default" {
       }
 
       env {
-        SANDBOXD_CPUS          = "0"
-        SANDBOXD_DISK          = "0"
-        SANDBOXD_DRAIN_LEASES  = "on"
-        SANDBOXD_DRAIN_TIMEOUT = "25s"
-        SANDBOXD_LISTEN        = "0.0.0.0:${NOMAD_PORT_http}"
-        SANDBOXD_LOG_JSON      = "true"
-        SANDBOXD_MAX_TIMEOUT   = "3600s"
-        SANDBOXD_MEMORY        = "0"
-        SANDBOXD_NETWORK       = "on"
-        SANDBOXD_PIDS          = "512"
-        SANDBOXD_SLOTS         = var.slots
-        SANDBOXD_TOKEN_FILE    = "${NOMAD_SECRETS_DIR}/token"
+        SANDBOXD_CPUS               = "0"
+        SANDBOXD_DISK               = "0"
+        SANDBOXD_DRAIN_LEASES       = "on"
+        SANDBOXD_DRAIN_TIMEOUT      = "25s"
+        SANDBOXD_LISTEN             = "0.0.0.0:${NOMAD_PORT_http}"
+        SANDBOXD_LOG_JSON           = "true"
+        SANDBOXD_MAX_TIMEOUT        = "3600s"
+        SANDBOXD_MEMORY             = "0"
+        SANDBOXD_METRICS_TOKEN_FILE = "${NOMAD_SECRETS_DIR}/metrics"
+        SANDBOXD_NETWORK            = "on"
+        SANDBOXD_PIDS               = "512"
+        SANDBOXD_SLOTS              = var.slots
+        SANDBOXD_TOKEN_FILE         = "${NOMAD_SECRETS_DIR}/token"
       }
 
       # A container that drains is alive, and not ready. The service is the task's:
@@ -146,6 +147,7 @@ job "berth-default" {
       }
 
       # The agent alone reads these. A new token comes by signal, without a restart.
+      # The one of metrics is there where the variable has an item metrics.
       template {
         destination   = "secrets/token"
         data          = "{{ with nomadVar \"nomad/jobs/berth-default\" }}{{ hmacSHA256Hex (env \"NOMAD_ALLOC_ID\") .token.Value }}{{ end }}"
@@ -161,6 +163,15 @@ job "berth-default" {
         change_mode = "noop"
         perms       = "0600"
         env         = true
+      }
+
+      template {
+        destination   = "secrets/metrics"
+        data          = "{{ with nomadVar \"nomad/jobs/berth-default\" }}{{ with .metrics.Value }}{{ . }}{{ end }}{{ end }}"
+        change_mode   = "signal"
+        change_signal = "SIGHUP"
+        splay         = "1s"
+        perms         = "0600"
       }
     }
 

@@ -29,6 +29,7 @@ const (
 	Port    = "http"     // label of sandboxd's port
 	Secret  = "token"    // item of the job's variable: what tokens are derived from
 	EnvItem = "env"      // item of the job's variable: the slots' environment, K=V a line
+	Metrics = "metrics"  // item of the job's variable, which may be absent: the token that opens the metrics alone
 )
 
 // Meta that the job of a pool carries.

@@ -22,6 +22,7 @@ type Config struct {
 	TokenFile         string
 	OperatorTokenFile string
 	BoundTokenFile    string // of tokens that are bound to organizations
+	MetricsTokenFile  string
 	InsecureNoAuth    bool
 	MaxBody           int64
 	MaxConns          int
@@ -110,6 +111,7 @@ func settings(c *Config, main *pool.Template) (flags *flag.FlagSet, file *string
 	flags.StringVar(&c.TokenFile, "token-file", "", "file that holds the bearer token of trainers; nobody else may be able to read it")
 	flags.StringVar(&c.OperatorTokenFile, "operator-token-file", "", "file that holds the bearer token of operators; without it trainers are operators")
 	flags.StringVar(&c.BoundTokenFile, "organization-token-file", "", "file of further tokens, each for the function tools of certain organizations alone: on each line the organizations with commas between them, a space, the token; nobody else may be able to read it")
+	flags.StringVar(&c.MetricsTokenFile, "metrics-token-file", "", "file that holds one more token, which opens /metrics and nothing else; empty: there is none; nobody else may be able to read it")
 	flags.BoolVar(&c.InsecureNoAuth, "insecure-no-auth", false, "serve other addresses than loopback without a token")
 	add(flags, size{&c.MaxBody}, "max-body", "64MiB", "largest JSON request")
 	add(flags, integer{&c.MaxConns, 1, 1 << 20}, "max-connections", "8192", "connections that are served at once; further ones wait")
@@ -177,6 +179,9 @@ func (c *Config) check() error {
 	}
 	if c.TokenFile == "" && c.BoundTokenFile != "" {
 		return errors.New("organization-token-file: needs --token-file, without which nobody is asked for a token")
+	}
+	if c.TokenFile == "" && c.MetricsTokenFile != "" {
+		return errors.New("metrics-token-file: needs --token-file, without which nobody is asked for a token")
 	}
 	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
 		return fmt.Errorf("data-dir: %w", err)

@@ -139,6 +139,7 @@ func TestParseRefusesWhatItDoesNotUnderstand(t *testing.T) {
 		{args: []string{"--listen", "0.0.0.0:1"}, text: "--insecure-no-auth"},
 		{args: []string{"--listen", "x"}, text: "listen"},
 		{args: []string{"--operator-token-file", "/x"}, text: "needs --token-file"},
+		{args: []string{"--metrics-token-file", "/x"}, text: "needs --token-file"},
 		{args: []string{"--config", "/nowhere/at/all"}, text: "no such file"},
 		{environ: []string{"ORCHESTRATOR_NOTHING=x"}, text: "unknown variable ORCHESTRATOR_NOTHING"},
 		{environ: []string{"ORCHESTRATOR_SLOTS=x"}, text: "ORCHESTRATOR_SLOTS: "},
@@ -187,7 +188,7 @@ func TestHelpListsEverySetting(t *testing.T) {
 
 func TestADescribedConfigHoldsNoSecret(t *testing.T) {
 	c, err := parse([]string{
-		"--token-file", "/where/secret1", "--operator-token-file", "/where/secret2", "--env", "KEY=secret3",
+		"--token-file", "/where/secret1", "--operator-token-file", "/where/secret2", "--metrics-token-file", "/where/secret6", "--env", "KEY=secret3",
 		"--sandboxd-arg", "--env=X=secret4", "--sandboxd-arg", "secret5",
 	})
 	require.NoError(t, err)

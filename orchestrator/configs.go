@@ -37,7 +37,7 @@ func (c Config) hidden() []string {
 	var args []string
 	for _, path := range []string{
 		filepath.Join(c.DataDir, "config"), filepath.Join(c.DataDir, "local"), filepath.Join(c.DataDir, "homes"), filepath.Join(c.DataDir, "containers"), c.ConfigDB, c.ConfigDB + "-wal", c.ConfigDB + "-shm",
-		c.ConfigKeys, c.TokenFile, c.OperatorTokenFile, c.BoundTokenFile,
+		c.ConfigKeys, c.TokenFile, c.OperatorTokenFile, c.BoundTokenFile, c.MetricsTokenFile,
 	} {
 		if path == "" {
 			continue

@@ -19,7 +19,6 @@ import (
 	"berth/orchestrator/httpapi"
 	"berth/orchestrator/pool"
 	"berth/orchestrator/recent"
-	"berth/sandboxd/api"
 	"berth/sandboxd/client"
 )
 
@@ -46,15 +45,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	token, err := api.ReadToken(c.TokenFile)
-	if err != nil {
-		return nil, impossible(ctx, err)
-	}
-	operatorToken, err := api.ReadToken(c.OperatorTokenFile)
-	if err != nil {
-		return nil, impossible(ctx, err)
-	}
-	bound, err := readBoundTokens(c.BoundTokenFile, token, operatorToken)
+	opens, err := c.readTokens()
 	if err != nil {
 		return nil, impossible(ctx, err)
 	}
@@ -92,7 +83,8 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	s.tools = s.newTools()
 
 	s.http = httpapi.New(httpapi.Deps{Logger: logger, Metrics: metrics, Pools: s.pools, Calls: s.calls, Recent: seen, Configs: s.configs, Tools: s.tools}, httpapi.Config{ //nolint:contextcheck // requests have contexts of their own
-		Token: token, OperatorToken: operatorToken, Bound: bound, Template: c.Templates[0].Name, MaxBody: c.MaxBody, MaxConns: c.MaxConns, DrainTimeout: c.DrainTimeout,
+		Token: opens.Token, OperatorToken: opens.OperatorToken, Bound: opens.Bound, MetricsToken: opens.MetricsToken,
+		Template: c.Templates[0].Name, MaxBody: c.MaxBody, MaxConns: c.MaxConns, DrainTimeout: c.DrainTimeout,
 	})
 	return s, nil
 }
@@ -133,7 +125,7 @@ func (s *Server) announce(version string) {
 // variables and of sandboxd's further arguments.
 func (c Config) String() string {
 	const redacted = "(redacted)"
-	for _, path := range []*string{&c.TokenFile, &c.OperatorTokenFile, &c.BoundTokenFile, &c.ConfigKeys} {
+	for _, path := range []*string{&c.TokenFile, &c.OperatorTokenFile, &c.BoundTokenFile, &c.MetricsTokenFile, &c.ConfigKeys} {
 		if *path != "" {
 			*path = redacted
 		}

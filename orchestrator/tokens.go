@@ -9,6 +9,26 @@ import (
 	"berth/sandboxd/api"
 )
 
+// readTokens reads all tokens: no other field of what it returns is set. That
+// of metrics must open nothing else, so it is none of the others.
+func (c Config) readTokens() (opens httpapi.Config, err error) {
+	if opens.Token, err = api.ReadToken(c.TokenFile); err != nil {
+		return opens, err
+	}
+	if opens.OperatorToken, err = api.ReadToken(c.OperatorTokenFile); err != nil {
+		return opens, err
+	}
+	if opens.Bound, err = readBoundTokens(c.BoundTokenFile, opens.Token, opens.OperatorToken); err != nil {
+		return opens, err
+	}
+	others := []string{opens.Token, opens.OperatorToken}
+	for _, b := range opens.Bound {
+		others = append(others, b.Token)
+	}
+	opens.MetricsToken, err = api.ReadMetricsToken(c.MetricsTokenFile, others...)
+	return opens, err
+}
+
 // readBoundTokens reads the tokens that are bound to organizations: on each
 // line the names with commas between them, white space, and the token; lines
 // that are empty or begin with # mean nothing. Nobody else may be able to read

@@ -54,3 +54,34 @@ func TestTokensOfOrganizationsAreReadLineByLine(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotContains(t, c.String(), path)
 }
+
+func TestTheTokenOfMetricsIsNoneOfTheOthers(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	c := Config{TokenFile: at("t", "secret-1"), OperatorTokenFile: at("o", "secret-2"), BoundTokenFile: at("b", "acme secret-3")}
+	for text, want := range map[string]string{"": "", " \n": "", "looks-on\n": "looks-on"} {
+		c.MetricsTokenFile = at("m", text)
+		opens, err := c.readTokens()
+		require.NoError(t, err)
+		assert.Equal(t, httpapi.Config{
+			Token: "secret-1", OperatorToken: "secret-2", MetricsToken: want, Bound: []httpapi.BoundToken{{Token: "secret-3", Organizations: []string{"acme"}}},
+		}, opens)
+	}
+	for _, token := range []string{"secret-1", "secret-2", "secret-3"} {
+		c.MetricsTokenFile = at("m", token)
+		_, err := c.readTokens()
+		require.ErrorContains(t, err, "opens more than metrics")
+		assert.NotContains(t, err.Error(), token)
+	}
+	require.NoError(t, os.Chmod(c.MetricsTokenFile, 0o604))
+	_, err := c.readTokens()
+	require.ErrorContains(t, err, "may be read by others")
+	c.MetricsTokenFile = filepath.Join(dir, "none")
+	_, err = c.readTokens()
+	require.ErrorContains(t, err, "no such file")
+	assert.Contains(t, c.hidden(), c.MetricsTokenFile, "no slot on this machine reads it")
+}

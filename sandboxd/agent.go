@@ -59,6 +59,10 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	if err != nil {
 		return nil, err
 	}
+	metricsToken, err := api.ReadMetricsToken(c.MetricsTokenFile, token)
+	if err != nil {
+		return nil, err
+	}
 	for _, dir := range closeToOthers(c.DataDir, os.Getenv("NOMAD_SECRETS_DIR"), os.Getenv("NOMAD_TASK_DIR")) {
 		logger.Warn("the scheduler's directory stays open to others", "directory", dir)
 	}
@@ -96,7 +100,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	a.server = httpapi.New(httpapi.Deps{ //nolint:contextcheck // calls have contexts of their own
 		Logger: logger, Metrics: metrics, Executions: a.keeper, Registry: a.registry, Slots: a.keeper, Leases: a.keeper, Files: a.keeper,
 		Environments: a.environments, Terminals: a.keeper,
-	}, httpapi.Config{Token: token, MaxConns: c.MaxConns})
+	}, httpapi.Config{Token: token, MetricsToken: metricsToken, MaxConns: c.MaxConns})
 	a.announce(version)
 	return a, nil
 }
@@ -124,7 +128,7 @@ func (a *Agent) hostConfig() sandbox.Config {
 	if tcp, ok := a.guard.Addr().(*net.TCPAddr); ok {
 		port = tcp.Port
 	}
-	hide := append([]string{c.DataDir, c.TokenFile}, c.Hide...)
+	hide := append([]string{c.DataDir, c.TokenFile, c.MetricsTokenFile}, c.Hide...)
 	for _, name := range []string{"NOMAD_ALLOC_DIR", "NOMAD_TASK_DIR", "NOMAD_SECRETS_DIR"} {
 		hide = append(hide, os.Getenv(name))
 	}
@@ -195,8 +199,10 @@ func (a *Agent) announce(version string) {
 		a.logger.Warn("slots can read each other", "level", r.Isolation.Level.String())
 	}
 	c := a.config
-	if c.TokenFile != "" {
-		c.TokenFile = "(redacted)"
+	for _, path := range []*string{&c.TokenFile, &c.MetricsTokenFile} {
+		if *path != "" {
+			*path = "(redacted)"
+		}
 	}
 	env := make([]string, len(c.Env))
 	for i, kv := range c.Env {
@@ -207,18 +213,22 @@ func (a *Agent) announce(version string) {
 	a.logger.Info("serving", "version", version, "address", a.Address().String(), "config", fmt.Sprintf("%+v", c))
 }
 
-// Reload reads the token again. The one before stays good for
-// Config.TokenGrace. When there is no usable token the old one stays in force.
+// Reload reads the tokens again. Those before stay good for Config.TokenGrace,
+// but one of metrics that is gone ends at once. Where there is no usable token
+// the old one stays in force.
 func (a *Agent) Reload() error {
 	if a.config.TokenFile == "" {
 		return nil
 	}
 	token, err := api.ReadToken(a.config.TokenFile)
-	if err != nil {
-		return err
+	if err == nil {
+		a.server.Rotate(token, a.config.TokenGrace)
 	}
-	a.server.Rotate(token, a.config.TokenGrace)
-	return nil
+	metrics, errMetrics := api.ReadMetricsToken(a.config.MetricsTokenFile, token)
+	if errMetrics == nil {
+		a.server.RotateMetrics(metrics, a.config.TokenGrace)
+	}
+	return errors.Join(err, errMetrics)
 }
 
 // Run serves until ctx ends, then drains: running calls get their time, and

@@ -24,6 +24,8 @@ type Config struct {
 	TokenGrace     time.Duration
 	InsecureNoAuth bool
 
+	MetricsTokenFile string
+
 	Attempt slots.Level
 	Require slots.Requirement
 	Network bool
@@ -77,6 +79,7 @@ func settings(environ []string) []setting {
 		{"data-dir", defaultDirectory(environ), "where workspaces, leases and the journal are; NOMAD_ALLOC_DIR, if set, is the default", text(func(c *Config) *string { return &c.DataDir })},
 		{"token-file", "", "file that holds the bearer token; the agent alone may be able to read it", text(func(c *Config) *string { return &c.TokenFile })},
 		{"token-grace", "2m", "how long the token before stays good after SIGHUP, which has the file read again", duration(func(c *Config) *time.Duration { return &c.TokenGrace })},
+		{"metrics-token-file", "", "file that holds one more token, which opens /metrics and nothing else; empty: there is none; read again as the other one is", text(func(c *Config) *string { return &c.MetricsTokenFile })},
 		{"insecure-no-auth", "false", "serve other addresses than loopback without a token", boolean(func(c *Config) *bool { return &c.InsecureNoAuth })},
 		{"isolation-attempt", "ns+cgroup", "strongest isolation level to try: none basic landlock uid uid+landlock ns ns+cgroup", setAttempt},
 		{"isolation-require", "landlock", "least isolation to accept: a level and axes, as uid+landlock,net=loopback-only", setRequire},
@@ -141,6 +144,9 @@ func (c *Config) check() error {
 	if c.TokenFile == "" && !c.InsecureNoAuth && !isLoopback(host) {
 		return fmt.Errorf("listen %q: without --token-file only loopback is served; --insecure-no-auth overrides", c.Listen)
 	}
+	if c.TokenFile == "" && c.MetricsTokenFile != "" {
+		return errors.New("metrics-token-file: needs --token-file, without which nobody is asked for a token")
+	}
 	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
 		return fmt.Errorf("data-dir: %w", err)
 	}
@@ -178,8 +184,10 @@ func (c *Config) checkEnvironments() error {
 		return fmt.Errorf("environments-max-size: want at least %d", leastEnvironments)
 	}
 	secret := append([]string{c.DataDir}, c.Hide...)
-	if c.TokenFile != "" {
-		secret = append(secret, c.TokenFile)
+	for _, path := range []string{c.TokenFile, c.MetricsTokenFile} {
+		if path != "" {
+			secret = append(secret, path)
+		}
 	}
 	for i, dir := range c.EnvironmentsPackages {
 		dir = filepath.Clean(dir)

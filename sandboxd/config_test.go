@@ -63,6 +63,7 @@ func TestParseTakesEveryFormOfASetting(t *testing.T) {
 		{[]string{"--listen", "127.0.0.4:4"}, []string{"SANDBOXD_HOST=127.0.0.3", "SANDBOXD_PORT=5"}, func(c Config) any { return c.Listen }, "127.0.0.4:4"},
 		{[]string{"--listen", "0.0.0.0:1", "--insecure-no-auth"}, nil, func(c Config) any { return c.InsecureNoAuth }, true},
 		{[]string{"--listen", ":1", "--token-file", "/t"}, nil, func(c Config) any { return c.TokenFile }, "/t"},
+		{[]string{"--token-file", "/t"}, []string{"SANDBOXD_METRICS_TOKEN_FILE=/m"}, func(c Config) any { return c.MetricsTokenFile }, "/m"},
 		{[]string{"--listen", "localhost:1"}, nil, func(c Config) any { return c.Listen }, "localhost:1"},
 		{[]string{"--log-json=false"}, []string{"SANDBOXD_LOG_JSON=true"}, func(c Config) any { return c.LogJSON }, false},
 		{nil, []string{"SANDBOXD_LOG_JSON=1"}, func(c Config) any { return c.LogJSON }, true},
@@ -86,6 +87,7 @@ func TestParseRefusesWhatCannotBe(t *testing.T) {
 	}{
 		{[]string{"--nothing"}, nil, "nothing"},
 		{[]string{"extra"}, nil, `"extra"`},
+		{[]string{"--metrics-token-file", "/m"}, nil, "metrics-token-file: needs --token-file"},
 		{nil, []string{"SANDBOXD_NOTHING=1"}, "unknown variable SANDBOXD_NOTHING"},
 		{nil, []string{"SANDBOXD_=1"}, "unknown variable"},
 		{nil, []string{"SANDBOXD_SLOTS=many"}, "SANDBOXD_SLOTS: want a number from 1 to 2000"},

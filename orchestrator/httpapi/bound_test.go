@@ -48,7 +48,7 @@ func bounded(t *testing.T) (*Server, *echoes) {
 	made, _ := configured(t)
 	deps, tools := made.Deps, &echoes{}
 	deps.Metrics, deps.Tools = NewMetrics(), tools
-	return New(deps, Config{Token: "trainer", OperatorToken: "operator", Template: "t", Bound: []BoundToken{
+	return New(deps, Config{Token: "trainer", OperatorToken: "operator", MetricsToken: "looks-on", Template: "t", Bound: []BoundToken{
 		{Token: "acme's", Organizations: []string{"acme"}},
 		{Token: "two", Organizations: []string{"globex", "default"}},
 	}}), tools
@@ -122,6 +122,32 @@ func TestNoRouteForgetsWhoseATokenIs(t *testing.T) {
 	}
 	assert.Greater(t, own, 10)
 	assert.Positive(t, tools.runs)
+}
+
+// TestTheTokenOfMetricsOpensMetricsAlone asks every route there is, too.
+func TestTheTokenOfMetricsOpensMetricsAlone(t *testing.T) {
+	s, tools := bounded(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // nothing is waited for
+	asked := 0
+	for _, r := range s.routes() {
+		path := strings.NewReplacer(":lease", "c:slot_0:1", ":id", "c", ":config", "c", ":variable", "v", ":organization", "acme", "*", "f").Replace(r.path)
+		request := httptest.NewRequestWithContext(ctx, r.method, path, strings.NewReader("{}"))
+		request.Header.Set("Authorization", "Bearer looks-on")
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, request)
+		if r.role == anybody || r.path == "/metrics" {
+			assert.Equal(t, http.StatusOK, w.Code, "%s %s", r.method, r.path)
+			continue
+		}
+		assert.Equal(t, http.StatusForbidden, w.Code, "%s %s: %s", r.method, r.path, w.Body)
+		assert.Contains(t, w.Body.String(), "for metrics alone", "%s %s", r.method, r.path)
+		asked++
+	}
+	assert.Greater(t, asked, 30)
+	assert.Zero(t, tools.runs)
+	code, _, _ := ask[json.RawMessage](t, s, "looks-on", "", "GET", "/nowhere", "")
+	assert.Equal(t, http.StatusForbidden, code, "it learns no routes")
 }
 
 func TestAKeyOfOneOrganizationIsNotAnotherOnes(t *testing.T) {

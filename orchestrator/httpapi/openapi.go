@@ -312,7 +312,7 @@ func describe(routes []route) ([]byte, error) {
 			"schemas": s.all,
 			"securitySchemes": object{"token": object{
 				"type": "http", "scheme": "bearer",
-				"description": "Of trainers, of operators, or bound to organizations: one of those is good for the function tools of these organizations alone, and for everything else it is answered 403.",
+				"description": "Of trainers, of operators, or bound to organizations: one of those is good for the function tools of these organizations alone, and for everything else it is answered 403. Or of metrics: that is good for GET /metrics alone.",
 			}},
 		},
 	})
@@ -327,7 +327,7 @@ func (s *schemas) operation(r route) (object, error) {
 	a := r.about
 	o := object{"summary": a.text}
 	switch r.role {
-	case trainer:
+	case trainer, scraper:
 		o["security"] = []object{{"token": []string{}}}
 	case operator:
 		o["security"] = []object{{"token": []string{}}}

@@ -46,7 +46,7 @@ func (s *Server) pageRoutes() []route {
 		{get, "/dashboard.js", styleOurs, anybody, s.dashboard("dashboard.js", typeScript), about{text: "The dashboard's script", kind: typeScript}},
 		{get, "/dashboard.css", styleOurs, anybody, s.dashboard("dashboard.css", typeCSS), about{text: "The dashboard's style", kind: typeCSS}},
 		{get, "/v1/events", styleOurs, trainer, s.watch, about{text: "How all stands, and once a second what has changed", stream: is[liveEvent]()}},
-		{get, "/metrics", styleOurs, trainer, s.metricsText, about{text: "Metrics for Prometheus", kind: "text/plain"}},
+		{get, "/metrics", styleOurs, scraper, s.metricsText, about{text: "Metrics for Prometheus", kind: "text/plain"}},
 	}
 }
 

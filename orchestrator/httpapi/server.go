@@ -42,6 +42,7 @@ type Config struct {
 	Token         string       // of trainers; "" asks nobody for one
 	OperatorToken string       // of operators, who may do all that trainers may; "": trainers are operators
 	Bound         []BoundToken // more tokens; they need a Token
+	MetricsToken  string       // opens the metrics and nothing else, "" is none; it needs a Token
 	Template      string       // of leases whose request names none
 
 	MaxBody  int64 // bytes of a JSON request; default 64 MiB

@@ -90,8 +90,19 @@ func TestTokensOpenWhatTheirRoleMay(t *testing.T) {
 		{"one", "two", []string{"Bearer acme's"}, trainer, 0},
 		{"one", "two", []string{"Bearer acme's"}, operator, 403},
 		{"one", "", []string{"Bearer acme's"}, operator, 403}, // no trainer of the whole pool
+		{"one", "two", []string{"Bearer looks-on"}, scraper, 0},
+		{"one", "two", []string{"Bearer looks-on"}, trainer, 403},
+		{"one", "", []string{"Bearer looks-on"}, operator, 403},
+		{"one", "two", []string{t1}, scraper, 0},
+		{"one", "two", []string{t2}, scraper, 0},
+		{"one", "two", []string{"Bearer looks-o"}, scraper, 403},
+		{"one", "two", nil, scraper, 401},
+		{"one", "two", []string{"Bearer "}, scraper, 401},
+		{"", "two", nil, scraper, 0},
 	} {
-		_, err := newTokens(Config{Token: c.trainer, OperatorToken: c.operator, Bound: []BoundToken{{"acme's", []string{"acme"}}}}).admit(&http.Request{Header: http.Header{"Authorization": c.header}}, c.role)
+		_, err := newTokens(Config{
+			Token: c.trainer, OperatorToken: c.operator, Bound: []BoundToken{{"acme's", []string{"acme"}}}, MetricsToken: "looks-on",
+		}).admit(&http.Request{Header: http.Header{"Authorization": c.header}}, c.role)
 		if c.status == 0 {
 			assert.NoError(t, err, "%+v", c)
 		} else if assert.Error(t, err, "%+v", c) {

@@ -20,6 +20,7 @@ type role int
 
 const (
 	anybody role = iota
+	scraper
 	trainer
 	operator
 )
@@ -27,8 +28,9 @@ const (
 // tokens are the digests of the bearer tokens, nil for one that is not asked
 // for.
 type tokens struct {
-	trainer, operator *[sha256.Size]byte
-	bound             map[[sha256.Size]byte][]string // the organisations that each speaks for
+	trainer, operator, scraper *[sha256.Size]byte
+
+	bound map[[sha256.Size]byte][]string // the organisations that each speaks for
 }
 
 func newTokens(c Config) tokens {
@@ -39,7 +41,7 @@ func newTokens(c Config) tokens {
 		sum := sha256.Sum256([]byte(token))
 		return &sum
 	}
-	t := tokens{digest(c.Token), digest(c.OperatorToken), map[[sha256.Size]byte][]string{}}
+	t := tokens{digest(c.Token), digest(c.OperatorToken), digest(c.MetricsToken), map[[sha256.Size]byte][]string{}}
 	for _, b := range c.Bound {
 		t.bound[sha256.Sum256([]byte(b.Token))] = b.Organizations
 	}
@@ -50,6 +52,7 @@ var (
 	errNoToken    = slots.Errorf(slots.KindUnauthorized, "missing or malformed bearer token")
 	errWrongToken = &httpkit.StatusError{Status: http.StatusForbidden, Err: slots.Errorf(slots.KindUnauthorized, "wrong bearer token")}
 	errRole       = slots.Errorf(slots.KindDenied, "this is for operators")
+	errScraper    = slots.Errorf(slots.KindDenied, "this token is for metrics alone")
 )
 
 // speaker is on whose behalf a request comes.
@@ -61,7 +64,7 @@ type speaker struct {
 // admit refuses a request that does not bear the token of the role, or of one
 // that may do more.
 func (t tokens) admit(r *http.Request, need role) (speaker, error) {
-	if need == anybody || t.trainer == nil && t.operator == nil || t.trainer == nil && need == trainer {
+	if need == anybody || t.trainer == nil && t.operator == nil || t.trainer == nil && need != operator {
 		return speaker{}, nil
 	}
 	values := r.Header[echo.HeaderAuthorization]
@@ -74,17 +77,19 @@ func (t tokens) admit(r *http.Request, need role) (speaker, error) {
 		return speaker{}, errNoToken
 	}
 	// Digests are compared, so that neither a token's text nor its length shows
-	// in the time that it takes, and always both.
+	// in the time that it takes, and always all.
 	sum := sha256.Sum256([]byte(token))
-	isTrainer, isOperator := same(t.trainer, sum), same(t.operator, sum)
+	isTrainer, isOperator, isScraper := same(t.trainer, sum), same(t.operator, sum), same(t.scraper, sum)
 	organizations, isBound := t.bound[sum]
 	switch {
-	case isOperator || isTrainer && (need == trainer || t.operator == nil):
+	case isOperator || isTrainer && (need != operator || t.operator == nil) || isScraper && need == scraper:
 		return speaker{}, nil
-	case isBound && need == trainer:
+	case isBound && need != operator:
 		return speaker{bound: true, organizations: organizations}, nil
 	case isTrainer || isBound:
 		return speaker{}, errRole
+	case isScraper:
+		return speaker{}, errScraper
 	default:
 		return speaker{}, errWrongToken
 	}

@@ -87,7 +87,8 @@ type Deps struct {
 
 // Config is how a Server behaves. Zero fields mean the default.
 type Config struct {
-	Token string // that requests have to bear; "" asks for none
+	Token        string // that requests have to bear; "" asks for none
+	MetricsToken string // that those for metrics may bear instead, and no others; "" is none
 
 	MaxBody     int64 // bytes of a JSON request; default 64 MiB
 	MaxArtifact int64 // bytes that a max_bytes can ask for; default 64 MiB
@@ -130,6 +131,7 @@ type Server struct {
 	config  Config
 	logger  hclog.Logger
 	tokens  atomic.Pointer[tokens] // nil: none is asked for
+	scraped atomic.Pointer[tokens] // those of metrics; nil: there is none
 	echo    *echo.Echo
 	conns   *connTable
 	open    sync.WaitGroup // of terminals, whose connections are not the http server's any more
@@ -152,6 +154,7 @@ func New(deps Deps, config Config) *Server {
 	if config.Token != "" {
 		s.tokens.Store(&tokens{now: sha256.Sum256([]byte(config.Token))})
 	}
+	s.RotateMetrics(config.MetricsToken, 0)
 	s.Metrics.watch(s.Slots, s.conns)
 	s.Metrics.watchEnvironments(s.Environments)
 	s.strange = s.Metrics.route("any", other)
@@ -193,7 +196,7 @@ func (s *Server) handler(r route) echo.HandlerFunc {
 		defer func() { seen.observe(c.Response().Status, time.Since(start)) }()
 		defer s.recovered(c, r.style)
 		s.watchBody(c.Request())
-		err := s.admit(c, r.free)
+		err := s.admit(c, r.open)
 		if err == nil {
 			err = r.handle(c)
 		}
@@ -205,13 +208,14 @@ func (s *Server) handler(r route) echo.HandlerFunc {
 }
 
 // admit refuses a request that lacks the token or came over the cap.
-func (s *Server) admit(c echo.Context, free bool) error {
-	if free {
+func (s *Server) admit(c echo.Context, open access) error {
+	if open == everybody {
 		return nil
 	}
 	r := c.Request()
 	conn := connOf(r.Context())
-	if err := s.authorise(r); err != nil {
+	caller, err := s.authorise(r, open)
+	if err != nil {
 		return err
 	}
 	if conn == nil {
@@ -221,7 +225,9 @@ func (s *Server) admit(c echo.Context, free bool) error {
 		c.Response().Header().Set("Connection", "close")
 		return slots.Errorf(slots.KindQueueTimeout, "too many connections: at most %d", s.config.MaxConns)
 	}
-	conn.trusted.Store(true)
+	if caller { // who may only look makes room for those who work
+		conn.trusted.Store(true)
+	}
 	return nil
 }
 
@@ -250,7 +256,7 @@ func (s *Server) noRoute(err error, c echo.Context) {
 	defer func(start time.Time) { s.strange.observe(c.Response().Status, time.Since(start)) }(time.Now())
 	s.watchBody(c.Request())
 	st := styleOf(c.Request().URL.Path)
-	if refused := s.admit(c, false); refused != nil {
+	if refused := s.admit(c, callers); refused != nil {
 		s.refuse(c, st, refused)
 		return
 	}

@@ -274,6 +274,13 @@ func TestAnotherSpecIsANewVersionOfTheJob(t *testing.T) {
 	d := newDouble(t)
 	b := open(t, d.config(t))
 	start(t, b, "c-0")
+	d.do(func() { // an operator's, which nobody here has made
+		d.index++
+		v := *d.variables[jobs.VariablePath(job)]
+		v.Items = maps.Clone(v.Items)
+		v.Items[jobs.Metrics], v.ModifyIndex = "looks-on", d.index
+		d.variables[v.Path] = &v
+	})
 	for what, change := range map[string]func(*backend.Spec){
 		"slots": func(s *backend.Spec) { s.Slots = 3 },
 		"env":   func(s *backend.Spec) { s.Env = map[string]string{"KEY": "other"} },
@@ -295,6 +302,9 @@ func TestAnotherSpecIsANewVersionOfTheJob(t *testing.T) {
 		assert.Equal(t, registered, d.asked("PUT jobs"), "once")
 	}
 	assert.Len(t, list(t, b), 5, "the count is kept")
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	assert.Equal(t, "looks-on", d.variables[jobs.VariablePath(job)].Items[jobs.Metrics], "of the variable the environment alone is another one")
 }
 
 func TestNothingIsAskedWhenNothingHappens(t *testing.T) {
