@@ -1,7 +1,10 @@
 package jobs
 
 import (
+	"cmp"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,4 +34,21 @@ func AllocationURL(r *api.AllocatedResources) string {
 		}
 	}
 	return ""
+}
+
+// LastWords are Nomad's own about how an allocation went: of the task that
+// failed, else of the last event, else the first of the descriptions that says
+// anything; "": none does.
+func LastWords(states map[string]*api.TaskState, descriptions ...string) string {
+	failed, last := "", ""
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		for _, e := range states[name].Events {
+			last = cmp.Or(e.DisplayMessage, e.Details["driver_error"], e.Message, last)
+			switch e.Type {
+			case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation, api.TaskArtifactDownloadFailed, api.TaskTerminated:
+				failed = last
+			}
+		}
+	}
+	return cmp.Or(append([]string{failed, last}, descriptions...)...)
 }

@@ -20,6 +20,10 @@ const pidsOfItsOwn = 512
 // tasks read it without any policy.
 func VariablePath(job string) string { return "nomad/jobs/" + job }
 
+// ClaimsPath is what the paths of the variables begin with that say which
+// container each of the job's allocations is.
+func ClaimsPath(job string) string { return VariablePath(job) + "/containers/" }
+
 // LostAfter is how long Nomad waits for a machine that it does not hear of,
 // before it gives up what runs there.
 const LostAfter = 10 * time.Minute

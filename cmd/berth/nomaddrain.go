@@ -110,7 +110,7 @@ func (d drainer) container(ctx context.Context, name string, within time.Duratio
 		}
 	}
 	if err := d.nomad.Gone(ctx, alloc.ID); err != nil {
-		return emptied{}, fmt.Errorf("%w: %w", err, operate.ErrGoesOn)
+		return emptied{}, fmt.Errorf("%w: %w, and nothing takes it back", err, operate.ErrGoesOn)
 	}
 	return done, nil
 }

@@ -86,3 +86,21 @@ func TestNomadDrainThatLosesNomadSaysWhatGoesOn(t *testing.T) {
 	require.Equal(t, exitFailed, status, errs)
 	assert.Contains(t, errs, "nomad node drain -disable")
 }
+
+func TestNomadDrainOfAContainerThatIsInterruptedSaysWhatGoesOn(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	answers := machineAnswers(accepted)
+	answers["GET vars"] = []any{} // no orchestrator has claimed it
+	answers["PUT allocation/aaaa/stop"] = object{}
+	answers["GET allocation/aaaa"] = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		cancel()
+		<-t.Context().Done()
+	})
+	nomadDouble(t, answers)
+	status, out, errs := runMain(ctx, "nomad", "drain", "aaaa")
+	assert.Equal(t, exitInterrupted, status, errs)
+	assert.Empty(t, out)
+	assert.Contains(t, errs, "it goes on all the same, and nothing takes it back")
+	assert.NotContains(t, errs, "http://")
+}

@@ -93,22 +93,7 @@ func fromEvent(s *api.Allocation) *alloc {
 
 // lastWords are Nomad's own about how an allocation went.
 func lastWords(states map[string]*api.TaskState, descriptions ...string) string {
-	failed, last := "", ""
-	if s := states[jobs.Group]; s != nil {
-		for _, e := range s.Events {
-			last = cmp.Or(e.DisplayMessage, e.Details["driver_error"], e.Message)
-			switch e.Type {
-			case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation, api.TaskArtifactDownloadFailed, api.TaskTerminated:
-				failed = last
-			}
-		}
-	}
-	for _, words := range append([]string{failed, last}, descriptions...) {
-		if words != "" {
-			return words
-		}
-	}
-	return "no reason given"
+	return cmp.Or(jobs.LastWords(states, descriptions...), "no reason given")
 }
 
 // tokenOf is the token of the container in an allocation.

@@ -26,7 +26,7 @@ const itemNothing = "nothing"
 
 // claimsPath is the variable that has the allocation's claim.
 func (p *pool) claimsPath(allocID string) string {
-	return jobs.VariablePath(p.job) + "/containers/" + allocID[:1]
+	return jobs.ClaimsPath(p.job) + allocID[:1]
 }
 
 // claimLocked is the ID of the container that the allocation is; "": of none.
@@ -53,7 +53,7 @@ func (p *pool) readVariables(ctx context.Context, after uint64, wait time.Durati
 				return 0, err
 			}
 		}
-		if one.Path != prefix && one.Path != p.demandPath() && one.Path != p.wishesPath() && !strings.HasPrefix(one.Path, prefix+"/containers/") {
+		if one.Path != prefix && one.Path != p.demandPath() && one.Path != p.wishesPath() && !strings.HasPrefix(one.Path, jobs.ClaimsPath(p.job)) {
 			continue
 		}
 		seen[one.Path] = true

@@ -285,7 +285,7 @@ func (o *Operator) failures(ctx context.Context, d *Deployed) []string {
 	for _, a := range all {
 		unhealthy := a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && !*a.DeploymentStatus.Healthy
 		if a.JobVersion == d.Version && (unhealthy || a.ClientStatus == api.AllocClientStatusFailed) {
-			words = append(words, fmt.Sprintf("allocation %.8s on %s: %s", a.ID, a.NodeName, lastWords(a)+itsLog(a)))
+			words = append(words, fmt.Sprintf("allocation %.8s on %s: %s", a.ID, a.NodeName, jobs.LastWords(a.TaskStates, a.ClientDescription, a.DesiredDescription)+itsLog(a)))
 		}
 	}
 	return words

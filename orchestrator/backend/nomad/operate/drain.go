@@ -59,6 +59,8 @@ func (o *Operator) Gone(ctx context.Context, id string) error {
 		switch {
 		case missing(err):
 			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("follow allocation %.8s: %w", id, context.Cause(ctx))
 		case err != nil:
 			return fmt.Errorf("follow allocation %.8s: %w", id, err)
 		case a.ClientTerminalStatus():

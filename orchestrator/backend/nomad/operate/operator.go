@@ -43,22 +43,6 @@ func (o *Operator) Close() { o.client.Close() }
 // Progress is told of each step, in a sentence for people.
 type Progress func(format string, args ...any)
 
-// lastWords are Nomad's own about how an allocation went: of the task that
-// failed, else of the last event, else of the allocation.
-func lastWords(a *api.AllocationListStub) string {
-	failed, last := "", ""
-	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
-		for _, e := range a.TaskStates[name].Events {
-			last = cmp.Or(e.DisplayMessage, e.Details["driver_error"], e.Message, last)
-			switch e.Type {
-			case api.TaskDriverFailure, api.TaskSetupFailure, api.TaskFailedValidation, api.TaskArtifactDownloadFailed, api.TaskTerminated:
-				failed = last
-			}
-		}
-	}
-	return cmp.Or(failed, last, a.ClientDescription, a.DesiredDescription)
-}
-
 // unplaced are Nomad's reasons not to place allocations of groups, each as
 // Nomad's own commands say it.
 func unplaced(groups map[string]*api.AllocationMetric) []string {

@@ -132,7 +132,7 @@ func (o *Operator) allocations(ctx context.Context, job string) ([]Allocation, e
 	for i, s := range stubs {
 		all[i] = Allocation{
 			ID: s.ID, Job: s.JobID, Index: jobs.AllocationIndex(s.Name), Node: s.NodeName, NodeID: s.NodeID, Version: s.JobVersion, Status: s.ClientStatus,
-			Desired: s.DesiredStatus, Created: time.Unix(0, s.CreateTime).UTC(), URL: jobs.AllocationURL(s.AllocatedResources), Container: claims[s.ID], Words: lastWords(s),
+			Desired: s.DesiredStatus, Created: time.Unix(0, s.CreateTime).UTC(), URL: jobs.AllocationURL(s.AllocatedResources), Container: claims[s.ID], Words: jobs.LastWords(s.TaskStates, s.ClientDescription, s.DesiredDescription),
 		}
 		if s.DeploymentStatus != nil {
 			all[i].Healthy = s.DeploymentStatus.Healthy
@@ -145,7 +145,7 @@ func (o *Operator) allocations(ctx context.Context, job string) ([]Allocation, e
 // claims are the containers of a job's allocations.
 func (o *Operator) claims(ctx context.Context, job string) (map[string]string, error) {
 	all := map[string]string{}
-	prefix := jobs.VariablePath(job) + "/containers/"
+	prefix := jobs.ClaimsPath(job)
 	metas, _, err := o.client.Variables().PrefixList(prefix, new(api.QueryOptions).WithContext(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("list variables below %s: %w", prefix, err)
