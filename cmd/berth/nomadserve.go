@@ -30,7 +30,7 @@ func settingFlags() map[string]string {
 // settingsOfTheJob are what the orchestrator's job needs to be as they are, or
 // that would name what its allocation does not have.
 func settingsOfTheJob() []string {
-	return []string{"backend", "config", "data-dir", "drain-timeout", "listen", "log-json", "nomad-jobs", "token-file"}
+	return []string{"backend", "config", "data-dir", "drain-timeout", "listen", "log-json", "metrics-token-file", "nomad-jobs", "token-file"}
 }
 
 // settingVariable is the environment variable of a setting.
