@@ -50,10 +50,11 @@
 // has not written for a minute while callers waited has died.
 //
 // What operators want of a container, that it gets no new leases or is drained
-// by some time, is one more variable, which any orchestrator writes by
-// compare-and-set and all hear of. So it does not matter which is asked, who
+// by some time, is an item of further variables, which any orchestrator writes
+// by compare-and-set and all hear of. So it does not matter which is asked, who
 // leads meanwhile, or whether any of them lives on: it stays until the
-// container is gone.
+// container is gone. They are spread as the claims are, so that all of some
+// thousand containers can be drained at once.
 //
 // # Machines that are drained
 //

@@ -46,6 +46,21 @@ func (d *double) lock(w http.ResponseWriter, operation, path string, v *api.Vari
 	}
 }
 
+// invalid is why Nomad would not take a variable; "": it would.
+func invalid(v *api.Variable) string {
+	size := 0
+	for item, text := range v.Items {
+		size += len(item) + len(text)
+	}
+	switch {
+	case size == 0:
+		return "empty variables are invalid"
+	case size > 64<<10:
+		return "variables are limited to 64KiB in total size"
+	}
+	return ""
+}
+
 // lasts is how long a lock is kept that nobody renews.
 func lasts(l *api.VariableLock) time.Duration {
 	ttl, _ := time.ParseDuration(l.TTL)

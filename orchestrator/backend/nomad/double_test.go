@@ -535,8 +535,8 @@ func (d *double) variable(w http.ResponseWriter, r *http.Request, path string) {
 			return
 		}
 	}
-	if len(v.Items) == 0 {
-		http.Error(w, "empty variables are invalid", http.StatusBadRequest)
+	if words := invalid(&v); words != "" {
+		http.Error(w, words, http.StatusBadRequest)
 		return
 	}
 	have := uint64(0)

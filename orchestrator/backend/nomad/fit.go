@@ -223,7 +223,7 @@ func (p *pool) claim(ctx context.Context) error {
 	p.b.mu.Lock()
 	var free []*alloc
 	for _, a := range p.allocs {
-		if _, drained := p.b.nodes[a.node]; !drained && a.free(p.floor) && p.ofAllocLocked(a.id) == nil && p.takenLocked(a.id) == "" {
+		if _, drained := p.b.nodes[a.node]; !drained && a.free(p.floor) && p.takenLocked(a.id) == "" && p.ofAllocLocked(a.id) == nil {
 			free = append(free, a)
 		}
 	}

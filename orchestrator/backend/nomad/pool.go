@@ -133,7 +133,7 @@ func (p *pool) tellLocked(c *container) {
 	}
 	draining, deadline := p.b.leavesLocked(a)
 	p.b.feed.Up(backend.Container{
-		Draining: draining, Unheard: a.unheard(), Deadline: deadline, Wish: p.wishLocked(c.spec.ID),
+		Draining: draining, Unheard: a.unheard(), Deadline: deadline, Wish: p.wishLocked(c),
 		ID: c.spec.ID, Template: c.spec.Template, URL: a.url, Token: tokenOf(secret, a.id), Slots: c.spec.Slots, Started: a.created, Rank: a.index,
 	})
 }

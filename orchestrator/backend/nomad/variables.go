@@ -53,7 +53,7 @@ func (p *pool) readVariables(ctx context.Context, after uint64, wait time.Durati
 				return 0, err
 			}
 		}
-		if one.Path != prefix && one.Path != p.demandPath() && one.Path != p.wishesPath() && !strings.HasPrefix(one.Path, jobs.ClaimsPath(p.job)) {
+		if one.Path != prefix && one.Path != p.demandPath() && !strings.HasPrefix(one.Path, prefix+"/wishes/") && !strings.HasPrefix(one.Path, jobs.ClaimsPath(p.job)) {
 			continue
 		}
 		seen[one.Path] = true
@@ -89,7 +89,8 @@ func (p *pool) storeLocked(v *api.Variable) {
 		p.heardDemandLocked(v)
 		return
 	}
-	if v.Path == jobs.VariablePath(p.job) {
+	ofAll := v.Path == jobs.VariablePath(p.job)
+	if ofAll {
 		switch secret := v.Items[jobs.Secret]; {
 		case secret == "":
 		case p.secret == "":
@@ -103,8 +104,10 @@ func (p *pool) storeLocked(v *api.Variable) {
 			p.next = ""
 		}
 	}
-	for _, a := range p.allocs {
-		p.adoptLocked(a)
+	for id, a := range p.allocs {
+		if ofAll || strings.HasSuffix(v.Path, "/"+id[:1]) { // claims and wishes are spread
+			p.adoptLocked(a)
+		}
 	}
 	nudge(p.nudge)
 }

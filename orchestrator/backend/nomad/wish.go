@@ -15,19 +15,17 @@ import (
 // wishTimeout bounds how long what an operator wants may take to be written.
 const wishTimeout = 10 * time.Second
 
-// wishOld is after how long what was wanted of a container that nothing is
-// known of is forgotten: one that is new may not be known yet.
-const wishOld = 10 * time.Minute
-
-// kept is what an item says, by its container's ID.
+// kept is what an item says, by its container's allocation.
 type kept struct {
 	backend.Wish
-	At time.Time `json:"at"` // when it was written, by its writer's clock
+	ID string `json:"id"` // of the container: the allocation may have been another's before
 }
 
-// wishesPath is the variable that holds what operators want of the job's
-// containers.
-func (p *pool) wishesPath() string { return jobs.VariablePath(p.job) + "/wishes" }
+// wishesPath is the variable that has what operators want of the allocation's
+// container.
+func (p *pool) wishesPath(allocID string) string {
+	return jobs.VariablePath(p.job) + "/wishes/" + allocID[:1]
+}
 
 // Wish changes what operators want of a container, for all orchestrators: it
 // is written where each of them hears of it, and stays until the container is
@@ -39,7 +37,7 @@ func (p *pool) wishesPath() string { return jobs.VariablePath(p.job) + "/wishes"
 func (b *Backend) Wish(ctx context.Context, id string, change func(backend.Wish) backend.Wish) (backend.Container, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wishTimeout, fmt.Errorf("nomad has not answered in %v", wishTimeout))
 	defer cancel()
-	for kept := false; !kept; {
+	for done := false; !done; {
 		b.mu.Lock()
 		c := b.all[id]
 		if c == nil || !c.up {
@@ -47,17 +45,17 @@ func (b *Backend) Wish(ctx context.Context, id string, change func(backend.Wish)
 			break
 		}
 		p := c.pool
-		was := p.wishLocked(id)
+		was := p.wishLocked(c)
 		wish := change(was)
 		wish.By = wish.By.Round(0).UTC() // as it is read again
-		all := p.wishesLocked(time.Now())
+		all, alloc := p.wishesLocked(p.wishesPath(c.alloc)), c.alloc
 		b.mu.Unlock()
-		kept = wish == was
-		if kept {
+		done = wish == was
+		if done {
 			continue
 		}
 		var err error
-		if kept, err = p.keep(ctx, all, id, wish); err != nil {
+		if done, err = p.keep(ctx, all, alloc, kept{wish, id}); err != nil {
 			return backend.Container{}, slots.Errorf(slots.KindInternal, "keep what is wanted of container %s: %w", id, err)
 		}
 	}
@@ -69,12 +67,15 @@ func (b *Backend) Wish(ctx context.Context, id string, change func(backend.Wish)
 
 // keep writes all wishes with another one. It is false when somebody has written
 // since: there is another state to change then.
-func (p *pool) keep(ctx context.Context, all draft, id string, wish backend.Wish) (written bool, err error) {
-	text, err := json.Marshal(kept{wish, time.Now().UTC()})
+func (p *pool) keep(ctx context.Context, all draft, allocID string, one kept) (written bool, err error) {
+	text, err := json.Marshal(one)
 	if err != nil {
 		return false, err
 	}
-	all.items[id] = string(text)
+	all.items[allocID] = string(text)
+	if one.Wish == (backend.Wish{}) {
+		delete(all.items, allocID)
+	}
 	written, err = p.write(ctx, all)
 	if err != nil && ctx.Err() != nil {
 		return false, context.Cause(ctx)
@@ -82,40 +83,32 @@ func (p *pool) keep(ctx context.Context, all draft, id string, wish backend.Wish
 	return written, err
 }
 
-// wishLocked is what operators want of the container. What cannot be read is
-// nothing.
-func (p *pool) wishLocked(id string) backend.Wish {
-	v := p.variables[p.wishesPath()]
-	if v == nil || v.Items[id] == "" {
+// wishLocked is what operators want of a container that is up. What cannot be
+// read is nothing.
+func (p *pool) wishLocked(c *container) backend.Wish {
+	v := p.variables[p.wishesPath(c.alloc)]
+	if v == nil || v.Items[c.alloc] == "" {
 		return backend.Wish{}
 	}
-	one, err := readWish(v.Items[id])
-	if err != nil {
-		p.b.config.Logger.Debug("what is wanted of a container cannot be read", "container", id, "error", err)
+	var one kept
+	if err := json.Unmarshal([]byte(v.Items[c.alloc]), &one); err != nil {
+		p.b.config.Logger.Debug("what is wanted of a container cannot be read", "container", c.spec.ID, "error", err)
+		return backend.Wish{}
 	}
+	if one.ID != c.spec.ID {
+		return backend.Wish{}
+	}
+	one.By = one.By.UTC()
 	return one.Wish
 }
 
-func readWish(text string) (kept, error) {
-	var one kept
-	if err := json.Unmarshal([]byte(text), &one); err != nil {
-		return kept{}, err
-	}
-	one.By = one.By.UTC()
-	return one, nil
-}
-
-// wishesLocked are the items of the variable without those of containers that
-// are gone.
-func (p *pool) wishesLocked(now time.Time) draft {
-	all := p.draftLocked(p.wishesPath())
-	claimed := map[string]bool{}
-	for id := range p.allocs {
-		claimed[p.claimLocked(id)] = true
-	}
-	maps.DeleteFunc(all.items, func(id, text string) bool {
-		one, err := readWish(text)
-		return !claimed[id] && (err != nil || now.Sub(one.At) > wishOld)
+// wishesLocked is the variable without what was wanted of containers that are
+// gone.
+func (p *pool) wishesLocked(path string) draft {
+	all := p.draftLocked(path)
+	maps.DeleteFunc(all.items, func(allocID, _ string) bool {
+		_, over := p.over[allocID]
+		return over || p.allocs[allocID] == nil && all.index <= p.listed
 	})
 	return all
 }

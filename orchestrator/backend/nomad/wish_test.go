@@ -2,7 +2,10 @@ package nomad_test
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +21,17 @@ import (
 	"berth/slots"
 )
 
-const wishesPath = "nomad/jobs/" + job + "/wishes"
+// wishesOf is the variable that has what is wanted of the container, and the
+// item. d.mu is held.
+func (d *double) wishesOf(id string) (path, item string) {
+	item = d.allocOf(backend.Container{ID: id})
+	return "nomad/jobs/" + job + "/wishes/" + item[:1], item
+}
+
+func uncordon(w backend.Wish) backend.Wish {
+	w.Cordoned = false
+	return w
+}
 
 func cordon(w backend.Wish) backend.Wish {
 	w.Cordoned = true
@@ -66,7 +79,10 @@ func TestWhatIsWantedOfAContainerIsKnownToAllOrchestrators(t *testing.T) {
 	third := open(t, d.named(t, "third"))
 	assert.Equal(t, map[string]backend.Wish{"c-0": kept.Wish, "c-1": {Cordoned: true, Drained: true, By: kept.Wish.By}}, wishes(t, third), "who comes later knows as well")
 	written := func() (index uint64) {
-		d.do(func() { index = d.variables[wishesPath].ModifyIndex })
+		d.do(func() {
+			path, _ := d.wishesOf("c-0")
+			index = d.variables[path].ModifyIndex
+		})
 		return index
 	}
 	before := written()
@@ -85,7 +101,7 @@ func TestWhatCannotBeWrittenIsNotWanted(t *testing.T) {
 	assert.Equal(t, slots.KindNotFound, slots.AsError(err).Kind)
 	d.do(func() {
 		d.fault = func(r *http.Request) (int, string) {
-			if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/wishes") {
+			if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/wishes/") {
 				return http.StatusForbidden, "Permission denied"
 			}
 			return 0, ""
@@ -106,33 +122,75 @@ func TestWhatWasWantedOfContainersThatAreGoneIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		b := open(t, w.config)
-		for _, id := range []string{"c-0", "c-1", "c-2"} {
+		var gone, stays string // two containers whose wishes are in one variable
+		for ids := map[string]string{}; gone == ""; {
+			id := fmt.Sprintf("c-%d", len(ids))
 			_, err := b.Start(t.Context(), backend.Spec{ID: id, Template: "t", Slots: simSlots})
 			require.NoError(t, err)
+			var path string
+			w.d.do(func() { path, _ = w.d.wishesOf(id) })
+			gone, stays, ids[path] = ids[path], id, id
 		}
-		w.d.do(func() { // what is not ours to understand, of a container that is not there
+		var path, item string
+		w.d.do(func() { // what is not ours to understand, of another container, and of an allocation that is not there
+			path, item = w.d.wishesOf(stays)
 			w.d.index++
-			w.d.variables[wishesPath] = &api.Variable{Path: wishesPath, ModifyIndex: w.d.index, Items: map[string]string{"x": "{", "c-2": "17"}}
+			w.d.variables[path] = &api.Variable{Path: path, ModifyIndex: w.d.index, Items: map[string]string{"x": "{", item: `{"drained":true,"id":"c"}`}}
 		})
 		time.Sleep(time.Second)
-		assert.Zero(t, wishes(t, b)["c-2"])
-		for _, id := range []string{"c-0", "c-1"} {
+		assert.Zero(t, wishes(t, b)[stays])
+		w.d.do(func() {
+			w.d.index++
+			w.d.variables[path] = &api.Variable{Path: path, ModifyIndex: w.d.index, Items: map[string]string{"x": "{", item: "17"}}
+		})
+		time.Sleep(time.Second)
+		assert.Zero(t, wishes(t, b)[stays])
+		items := func() (all []string) {
+			w.d.do(func() { all = slices.Collect(maps.Keys(w.d.variables[path].Items)) })
+			return all
+		}
+		for _, id := range []string{gone, stays} {
 			_, err := b.Wish(t.Context(), id, cordon)
 			require.NoError(t, err)
 		}
-		require.NoError(t, b.Stop(t.Context(), "c-0", 0))
-		items := func() (ids []string) {
-			w.d.do(func() {
-				for id := range w.d.variables[wishesPath].Items {
-					ids = append(ids, id)
-				}
-			})
-			return ids
-		}
-		assert.ElementsMatch(t, []string{"c-0", "c-1", "c-2"}, items())
-		time.Sleep(time.Hour)
-		_, err := b.Wish(t.Context(), "c-2", cordon)
+		assert.Len(t, items(), 3, "who has not listed since may not know of it")
+		require.NoError(t, b.Stop(t.Context(), gone, 0))
+		_, err := b.Wish(t.Context(), stays, uncordon)
 		require.NoError(t, err)
-		assert.ElementsMatch(t, []string{"c-1", "c-2"}, items(), "that of a container that is there stays, however old it is")
+		assert.Equal(t, []string{"x"}, items(), "nothing is wanted of the one, and the other has ended")
+		time.Sleep(time.Hour)
+		_, err = b.Wish(t.Context(), stays, cordon)
+		require.NoError(t, err)
+		assert.Equal(t, []string{item}, items())
+	})
+}
+
+func TestAThousandContainersCanBeDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 1000
+		w := newWorld(t, many)
+		b := open(t, w.config)
+		var all sync.WaitGroup
+		for i := range many {
+			all.Go(func() {
+				_, err := b.Start(t.Context(), backend.Spec{ID: fmt.Sprintf("t-%012d", i), Template: "t", Slots: simSlots})
+				assert.NoError(t, err)
+			})
+		}
+		all.Wait()
+		by := time.Now().Add(time.Hour + time.Nanosecond)
+		for _, c := range list(t, b) {
+			_, err := b.Wish(t.Context(), c.ID, func(backend.Wish) backend.Wish {
+				return backend.Wish{Cordoned: true, Drained: true, Replaced: true, By: by}
+			})
+			require.NoError(t, err)
+		}
+		drained := 0
+		for _, w := range wishes(t, open(t, w.config)) {
+			if w.Drained && w.By.Equal(by) {
+				drained++
+			}
+		}
+		assert.Equal(t, many, drained, "who comes later reads all of it")
 	})
 }
