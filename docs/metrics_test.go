@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"berth/jobs"
 	"berth/slots/sandbox/sandboxtest"
 )
 
@@ -69,6 +71,9 @@ func queries(t *testing.T) map[string]string {
 		}
 	}
 	require.Greater(t, len(all), 25)
+	for _, name := range []string{"alert BerthNobodyScales", "alert BerthNoOrchestrator"} {
+		require.Contains(t, all, name)
+	}
 	return all
 }
 
@@ -165,10 +170,101 @@ func TestDashboardAndAlertsAskForWhatThereIs(t *testing.T) {
 				assert.Contains(t, there[m[1]], label[1], "%s: %s", what, query)
 			}
 		}
-		for _, m := range grouping.FindAllStringSubmatch(query, -1) {
-			for label := range strings.SplitSeq(m[1], ",") {
-				assert.Contains(t, there[names[0]], strings.TrimSpace(label), "%s: %s", what, query)
+		for _, m := range grouping.FindAllStringSubmatchIndex(query, -1) {
+			of := metricName.FindString(query[m[1]:]) // what is grouped stands behind it
+			for label := range strings.SplitSeq(query[m[2]:m[3]], ",") {
+				assert.Contains(t, there[of], strings.TrimSpace(label), "%s: %s", what, query)
 			}
 		}
+	}
+}
+
+// poolGauge finds what every orchestrator tells of the same pool, and what is
+// done with it.
+var poolGauge = regexp.MustCompile(`(\w+)(?: by \([a-z_, ]+\))? ?\(\s*(berth_pool_(?:slots|leased_slots|containers|scales|failed_starts))\b`)
+
+// summed lists the gauges of the pool that the query does not take the maximum
+// of first: several orchestrators would count each slot several times.
+func summed(query string) []string {
+	all := regexp.MustCompile(`\bberth_pool_(?:slots|leased_slots|containers|scales|failed_starts)\b`).FindAllString(query, -1)
+	for _, m := range poolGauge.FindAllStringSubmatch(query, -1) {
+		if at := slices.Index(all, m[2]); m[1] == "max" || m[1] == "absent" {
+			all = slices.Delete(all, at, at+1)
+		}
+	}
+	return all
+}
+
+func TestSeveralOrchestratorsCountASlotOnce(t *testing.T) {
+	seen := 0
+	for what, query := range queries(t) {
+		if strings.HasPrefix(what, "variable ") {
+			continue // names alone
+		}
+		assert.Empty(t, summed(query), "%s: %s", what, query)
+		seen += len(poolGauge.FindAllString(query, -1))
+	}
+	assert.GreaterOrEqual(t, seen, 8)
+	assert.Equal(t, []string{"berth_pool_slots"}, summed(`sum by (state) (berth_pool_slots{template="x"})`))
+	assert.Equal(t, []string{"berth_pool_containers"}, summed(`max by (template) (berth_pool_slots) + berth_pool_containers`))
+	assert.Equal(t, []string{"berth_pool_leased_slots"}, summed(`sum(berth_pool_leased_slots) / sum(max by (template, state) (berth_pool_slots))`))
+	assert.Empty(t, summed(`sum(berth_pool_queue)`), "each has a queue of its own")
+}
+
+func TestPrometheusFindsTheServicesOfTheJobs(t *testing.T) {
+	type server struct{ Server string }
+	type relabel struct {
+		Sources []string `yaml:"source_labels"`
+		Regex   string
+		Action  string
+		Target  string `yaml:"target_label"`
+	}
+	var config struct {
+		Rules   []string          `yaml:"rule_files"`
+		Global  map[string]string `yaml:"global"`
+		Scrapes []struct {
+			Name          string   `yaml:"job_name"`
+			Nomad         []server `yaml:"nomad_sd_configs"`
+			Authorization map[string]string
+			Relabel       []relabel `yaml:"relabel_configs"`
+		} `yaml:"scrape_configs"`
+	}
+	text, err := os.ReadFile("../images/grafana/prometheus.yml")
+	require.NoError(t, err)
+	decoder := yaml.NewDecoder(strings.NewReader(string(text)))
+	decoder.KnownFields(true)
+	require.NoError(t, decoder.Decode(&config))
+	for _, name := range config.Rules {
+		assert.FileExists(t, "../images/grafana/"+name)
+	}
+	pool, err := jobs.Sandboxd(jobs.Template{Job: "berth-big_one"})
+	require.NoError(t, err)
+	control, err := jobs.Orchestrator(jobs.Template{Job: "berth-default"})
+	require.NoError(t, err)
+	found := map[string][]string{}
+	for _, name := range []string{pool.TaskGroups[0].Tasks[0].Services[0].Name, control.TaskGroups[0].Tasks[0].Services[0].Name, "else", "not-berth-x"} {
+		for _, s := range config.Scrapes {
+			keep := true
+			for _, r := range s.Relabel {
+				assert.Equal(t, []string{"__meta_nomad_service"}, r.Sources)
+				fits := regexp.MustCompile("^(?:" + r.Regex + ")$").MatchString(name)
+				switch r.Action {
+				case "keep":
+					keep = keep && fits
+				case "drop":
+					keep = keep && !fits
+				default:
+					assert.NotEmpty(t, r.Target)
+				}
+			}
+			if keep {
+				found[s.Name] = append(found[s.Name], name)
+			}
+		}
+	}
+	assert.Equal(t, map[string][]string{"berth-orchestrator": {"berth-orchestrator"}, "berth-containers": {"berth-big-one"}}, found)
+	for _, s := range config.Scrapes {
+		assert.Equal(t, []server{{"http://127.0.0.1:4646"}}, s.Nomad, s.Name)
+		assert.Equal(t, map[string]string{"credentials_file": "/etc/prometheus/berth-metrics"}, s.Authorization, s.Name)
 	}
 }
