@@ -35,7 +35,7 @@ type Fleet interface {
 // asker is a Fleet that tells whoever scales a pool how many callers wait at
 // this orchestrator.
 type asker interface {
-	Ask(template string, waiting int)
+	Ask(template string, here backend.Demand)
 }
 
 // keeper is a Fleet that keeps what operators want of containers where all
@@ -94,7 +94,7 @@ type Config struct {
 	StartTimeout   time.Duration // for a container to start; default 2 minutes
 	StopGrace      time.Duration // for what runs in a container that is stopped; default 10 s
 
-	ScaleEvery time.Duration // between two decisions about the number of containers; default 1 s
+	ScaleEvery time.Duration // between two decisions about the number of containers; default 0.5 s
 	ResetTries int           // resets of a quarantined slot before it is given up; default 5
 	Remember   time.Duration // how long a trajectory can hear that its lease ended; default 30 minutes
 }
@@ -125,7 +125,7 @@ func (c Config) withDefaults() Config {
 	c.ReleaseTimeout = orDefault(c.ReleaseTimeout, time.Minute)
 	c.StartTimeout = orDefault(c.StartTimeout, 2*time.Minute)
 	c.StopGrace = orDefault(c.StopGrace, 10*time.Second)
-	c.ScaleEvery = orDefault(c.ScaleEvery, time.Second)
+	c.ScaleEvery = orDefault(c.ScaleEvery, time.Second/2)
 	c.ResetTries = orDefault(c.ResetTries, 5)
 	c.Remember = orDefault(c.Remember, 30*time.Minute)
 	return c

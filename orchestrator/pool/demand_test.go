@@ -17,32 +17,32 @@ import (
 // asking is a seat that tells how many callers wait elsewhere.
 type asking struct {
 	*seat
-	waiting *atomic.Int64 // at the one that does not lead
+	waiting *atomic.Pointer[backend.Demand] // at the one that does not lead
 }
 
-func (a *asking) Ask(_ string, waiting int) {
+func (a *asking) Ask(_ string, here backend.Demand) {
 	if !a.leads.Load() {
-		a.waiting.Store(int64(waiting))
+		a.waiting.Store(&here)
 	}
 }
 
 func (a *asking) Duty(template string) backend.Duty {
 	duty := a.seat.Duty(template)
-	if duty.Held {
-		duty.Demand = int(a.waiting.Load())
+	if d := a.waiting.Load(); d != nil && duty.Held {
+		duty.Demand = []backend.Demand{*d}
 	}
 	return duty
 }
 
 func TestCallersWhoWaitElsewhereHaveThePoolGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, waiting := newFleet(), &atomic.Int64{}
+		f, waiting := newFleet(), &atomic.Pointer[backend.Demand]{}
 		f.startTakes = 3 * time.Second
 		var pools []*pool.Pools
 		for i := range 2 {
 			s := &asking{seat: &seat{fleet: f}, waiting: waiting}
 			s.leads.Store(i == 0)
-			p, err := pool.New(s, f.connect, pool.Config{Templates: []pool.Template{scaled(0, 3)}})
+			p, err := pool.New(s, f.connect, pool.Config{Templates: []pool.Template{scaled(0, 4)}})
 			require.NoError(t, err)
 			t.Cleanup(func() { assert.NoError(t, p.Close()) })
 			require.NoError(t, p.Ready(t.Context()))
@@ -55,14 +55,32 @@ func TestCallersWhoWaitElsewhereHaveThePoolGrow(t *testing.T) {
 			callers = append(callers, ask(t.Context(), pools[1], pool.Request{Trajectory: fmt.Sprint(i), Wait: time.Hour}))
 		}
 		pass(1100 * time.Millisecond)
-		assert.Equal(t, int64(3), waiting.Load())
+		assert.Equal(t, 3, waiting.Load().Waiting)
 		assert.Equal(t, 2, f.started, "for three callers, with two slots each")
 		pass(10 * time.Second)
 		for _, c := range callers {
 			assert.True(t, c.done)
 			require.NoError(t, c.err)
 		}
-		assert.Zero(t, waiting.Load())
+		assert.Zero(t, waiting.Load().Waiting)
 		assert.Equal(t, 2, f.started, "and no more")
+
+		// Who has read the last container that came is believed at once.
+		for i := range 4 {
+			c := ask(t.Context(), pools[1], pool.Request{Trajectory: fmt.Sprint("more", i), Wait: time.Hour})
+			pass(100 * time.Millisecond)
+			if i%2 == 0 {
+				assert.True(t, c.done, "one slot is free")
+				continue
+			}
+			pass(2 * time.Second) // who scales reads of the leases of others once a second
+			assert.Equal(t, 3+i/2, f.started)
+			for range 100 {
+				if !c.done {
+					pass(100 * time.Millisecond)
+				}
+			}
+			assert.True(t, c.done)
+		}
 	})
 }

@@ -50,9 +50,9 @@ func (p *pool) scale() {
 	duty := p.owner.fleet.Duty(p.template.Name)
 	p.mu.Lock()
 	moved := p.dutyLocked(duty)
-	waiting := 0
+	here := backend.Demand{Containers: p.readLocked()}
 	if !duty.Held {
-		waiting = p.queue.len() + p.refused
+		here.Waiting = p.queue.len() + p.refused
 	}
 	for trajectory, e := range p.ended {
 		if now.Sub(e.at) > p.owner.cfg.Remember {
@@ -74,7 +74,7 @@ func (p *pool) scale() {
 	}
 	p.mu.Unlock()
 	if asks, ok := p.owner.fleet.(asker); ok && duty.Shared {
-		asks.Ask(p.template.Name, waiting)
+		asks.Ask(p.template.Name, here)
 	}
 	if moved && duty.Shared {
 		p.owner.cfg.Log.Info("duty to scale the pool", "template", p.template.Name, "held", duty.Held, "holder", duty.Holder)
@@ -85,15 +85,29 @@ func (p *pool) scale() {
 	}
 }
 
-// demandSettles is how long after a container has come others may yet tell of
-// callers whom it serves by now: they say at most once a second how many wait.
+// demandSettles is how long after a container has come others that have not read
+// it yet may tell of callers whom it serves by now: they say at most once a second
+// how many wait.
 const demandSettles = 3 * time.Second
+
+// readLocked is how many containers have been read, so that nobody waits who
+// could have a slot of them.
+func (p *pool) readLocked() (n int) {
+	for _, c := range p.containers {
+		if !c.readAt.IsZero() {
+			n++
+		}
+	}
+	return n
+}
 
 // existLocked is what there is, for a decision.
 func (p *pool) existLocked(now time.Time) autoscale.Stats {
 	s := autoscale.Stats{Starting: len(p.starting), Queue: p.queue.len() + p.refused, Grew: p.grew, Shrank: p.shrank}
-	if now.Sub(p.came) >= demandSettles {
-		s.Queue += p.duty.Demand
+	for _, d := range p.duty.Demand {
+		if d.Containers >= len(p.containers) || now.Sub(p.came) >= demandSettles {
+			s.Queue += d.Waiting
+		}
 	}
 	for _, c := range p.containers {
 		if c.leaving() {

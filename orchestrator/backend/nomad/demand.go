@@ -9,23 +9,24 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"berth/jobs"
+	"berth/orchestrator/backend"
 )
 
 // demand is how many callers wait for a slot of a pool: here, and at the other
 // orchestrators. One that does not scale the job writes its number into a
 // variable, so that the one that does knows it. The backend's mutex guards it.
 type demand struct {
-	waiting int       // here
-	told    int       // as the variable says
-	toldAt  time.Time // when it was written last
-	others  map[string]heard
+	here   backend.Demand
+	told   backend.Demand // as the variable says
+	toldAt time.Time      // when it was written last
+	others map[string]heard
 }
 
 // heard is what another orchestrator wrote.
 type heard struct {
-	text    string
-	waiting int
-	at      time.Time // when it was new here, by our own clock
+	text   string
+	demand backend.Demand
+	at     time.Time // when it was new here, by our own clock
 }
 
 // Times of demands. Nothing is written while nobody waits.
@@ -40,16 +41,19 @@ func (p *pool) demandPath() string { return jobs.VariablePath(p.job) + "/demand"
 
 // Ask says how many callers wait for a slot of the template at this
 // orchestrator, while another one scales it. It never blocks; the other hears of
-// it by its Duty.
-func (b *Backend) Ask(template string, waiting int) {
+// it by its Duty. While nobody waits nothing else matters.
+func (b *Backend) Ask(template string, demand backend.Demand) {
+	if demand.Waiting == 0 {
+		demand.Containers = 0
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.pools[b.jobID(template)]
 	if p == nil {
 		return
 	}
-	p.demand.waiting = waiting
-	if waiting != p.demand.told || waiting > 0 && time.Since(p.demand.toldAt) > demandAgain {
+	p.demand.here = demand
+	if demand != p.demand.told || demand.Waiting > 0 && time.Since(p.demand.toldAt) > demandAgain {
 		nudge(p.tells)
 	}
 }
@@ -75,13 +79,13 @@ func (p *pool) writeDemand(ctx context.Context) error {
 	now := time.Now()
 	p.b.mu.Lock()
 	all := p.draftLocked(p.demandPath())
-	waiting := p.demand.waiting
+	here := p.demand.here
 	p.b.mu.Unlock()
 	maps.DeleteFunc(all.items, func(_, text string) bool {
 		_, at := readDemand(text)
 		return now.Sub(at) > demandOld
 	})
-	all.items[p.b.item] = fmt.Sprintf("%d %d %s", waiting, now.Unix(), p.b.config.Name)
+	all.items[p.b.item] = fmt.Sprintf("%d %d %d %s", here.Waiting, now.Unix(), here.Containers, p.b.config.Name)
 	written, err := p.write(ctx, all)
 	if err != nil {
 		return err
@@ -92,18 +96,18 @@ func (p *pool) writeDemand(ctx context.Context) error {
 		nudge(p.tells) // what is stored is known now
 		return nil
 	}
-	p.demand.told, p.demand.toldAt = waiting, now
+	p.demand.told, p.demand.toldAt = here, now
 	return nil
 }
 
-// readDemand reads an item: how many wait, and when that was written. What
-// cannot be read is nobody, long ago.
-func readDemand(text string) (waiting int, at time.Time) {
+// readDemand reads an item, and when that was written. What cannot be read is
+// nobody, long ago.
+func readDemand(text string) (demand backend.Demand, at time.Time) {
 	var unix int64
-	if n, _ := fmt.Sscanf(text, "%d %d", &waiting, &unix); n < 2 || waiting < 0 {
-		return 0, time.Time{}
+	if n, _ := fmt.Sscanf(text, "%d %d %d", &demand.Waiting, &unix, &demand.Containers); n < 3 || demand.Waiting < 0 {
+		return backend.Demand{}, time.Time{}
 	}
-	return waiting, time.Unix(unix, 0)
+	return demand, time.Unix(unix, 0)
 }
 
 // heardDemandLocked takes in what all have written.
@@ -117,8 +121,8 @@ func (p *pool) heardDemandLocked(v *api.Variable) {
 		if !ok || known.text != text {
 			known = heard{text: text, at: time.Now()}
 			var at time.Time
-			if known.waiting, at = readDemand(text); time.Since(at) > demandOld {
-				known.waiting = 0
+			if known.demand, at = readDemand(text); time.Since(at) > demandOld {
+				known.demand = backend.Demand{}
 			}
 		}
 		others[item] = known
@@ -127,11 +131,11 @@ func (p *pool) heardDemandLocked(v *api.Variable) {
 }
 
 // demandLocked is how many callers wait at other orchestrators.
-func (p *pool) demandLocked() (waiting int) {
+func (p *pool) demandLocked() (all []backend.Demand) {
 	for _, one := range p.demand.others {
-		if time.Since(one.at) <= demandFresh {
-			waiting += one.waiting
+		if one.demand.Waiting > 0 && time.Since(one.at) <= demandFresh {
+			all = append(all, one.demand)
 		}
 	}
-	return waiting
+	return all
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"berth/orchestrator/backend"
 	"berth/orchestrator/backend/nomad"
 )
 
@@ -31,49 +32,57 @@ func TestWhoScalesKnowsWhoWaitsElsewhere(t *testing.T) {
 		require.True(t, first.Duty("t").Held)
 		second, third := named("second"), named("third")
 		time.Sleep(time.Second)
+		asks := func(b *nomad.Backend, n int) { b.Ask("t", backend.Demand{Waiting: n, Containers: 1}) }
+		demand := func(b *nomad.Backend) (n int) {
+			for _, d := range b.Duty("t").Demand {
+				assert.Equal(t, 1, d.Containers)
+				n += d.Waiting
+			}
+			return n
+		}
 		before := writes()
-		second.Ask("t", 0)
+		asks(second, 0)
 		time.Sleep(2 * time.Second)
 		assert.Equal(t, before, writes(), "nobody waits: there is nothing to say")
 
-		second.Ask("t", 5)
+		asks(second, 5)
 		time.Sleep(100 * time.Millisecond)
-		assert.Equal(t, 5, first.Duty("t").Demand, "it is heard at once")
-		third.Ask("t", 2)
+		assert.Equal(t, 5, demand(first), "it is heard at once")
+		asks(third, 2)
 		time.Sleep(100 * time.Millisecond)
-		assert.Equal(t, 7, first.Duty("t").Demand)
-		assert.Equal(t, 2, second.Duty("t").Demand, "that of the others")
+		assert.Equal(t, 7, demand(first))
+		assert.Equal(t, 2, demand(second), "that of the others")
 
 		before = writes()
 		for n := range 100 {
-			second.Ask("t", n)
+			asks(second, n)
 			time.Sleep(50 * time.Millisecond)
 		}
 		time.Sleep(2 * time.Second)
-		assert.Equal(t, 99+2, first.Duty("t").Demand)
+		assert.Equal(t, 99+2, demand(first))
 		assert.LessOrEqual(t, writes()-before, 7, "one write a second, however often it changes")
 
-		second.Ask("t", 0)
+		asks(second, 0)
 		time.Sleep(2 * time.Second)
-		assert.Equal(t, 2, first.Duty("t").Demand)
+		assert.Equal(t, 2, demand(first))
 		for range 90 { // it stays so, and is said again now and then
-			third.Ask("t", 2)
+			asks(third, 2)
 			time.Sleep(time.Second)
 		}
-		assert.Equal(t, 2, first.Duty("t").Demand)
+		assert.Equal(t, 2, demand(first))
 		require.NoError(t, third.Close())
 		time.Sleep(61 * time.Second)
-		assert.Zero(t, first.Duty("t").Demand, "who died waits no more")
+		assert.Zero(t, demand(first), "who died waits no more")
 
 		w.d.do(func() { // what is not ours to understand is nobody's demand
 			w.d.index++
 			w.d.variables["nomad/jobs/"+job+"/demand"] = &api.Variable{
-				Path: "nomad/jobs/" + job + "/demand", ModifyIndex: w.d.index, Items: map[string]string{"a": "many", "b": "-4 9999999999", "c": "3 17"},
+				Path: "nomad/jobs/" + job + "/demand", ModifyIndex: w.d.index, Items: map[string]string{"a": "many", "b": "-4 9999999999", "c": "3 17 1", "d": "3 9999999999"},
 			}
 		})
 		time.Sleep(time.Second)
-		assert.Zero(t, first.Duty("t").Demand)
-		first.Ask("unknown", 3)
+		assert.Zero(t, demand(first))
+		first.Ask("unknown", backend.Demand{Waiting: 3})
 	})
 }
 

@@ -46,8 +46,9 @@
 //
 // Callers may wait for a slot at any of them. Those that do not scale the job
 // write how many wait there into one more variable, when that has changed and
-// at most once a second, and the one that scales counts them among its own. Who
-// has not written for a minute while callers waited has died.
+// at most once a second, and the one that scales counts them among its own: at
+// once where they know as many containers as it does. Who has not written for a
+// minute while callers waited has died.
 //
 // What operators want of a container, that it gets no new leases or is drained
 // by some time, is an item of further variables, which any orchestrator writes
