@@ -64,10 +64,10 @@ func (a *alloc) ended() bool {
 // counted reports whether Nomad counts it, and means to keep it.
 func (a *alloc) counted() bool { return !a.ended() && a.desired == api.AllocDesiredStatusRun }
 
-// free reports whether a start may claim it, when the floor of its pool is no
-// hindrance.
+// free reports whether a start may claim it; what is at the floor or above it is
+// to end.
 func (a *alloc) free(floor int) bool {
-	return a.ready && a.counted() && a.client == api.AllocClientStatusRunning && !a.moves && (floor < 0 || a.index < floor)
+	return a.ready && a.counted() && a.client == api.AllocClientStatusRunning && !a.moves && a.index < floor
 }
 
 // created is when an allocation was, or was changed. Events have lost the nanoseconds on their

@@ -3,6 +3,8 @@ package nomad_test
 import (
 	"context"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +112,45 @@ func TestACountIsNotLoweredWhileAMachineIsNotHeardOf(t *testing.T) {
 	d.do(func() { d.reconnect("node-0") })
 	require.Eventually(t, func() bool { return d.count() == 2 }, patience, time.Millisecond)
 	assert.Equal(t, []int{2}, d.lowered())
+	assert.Len(t, list(t, b), 2)
+}
+
+func TestWhatIsAboveTheCountIsNotClaimed(t *testing.T) {
+	d := newDouble(t)
+	c := d.config(t)
+	c.Spare = 300 * time.Millisecond
+	b := open(t, c)
+	start(t, b, "c-0")
+	d.do(func() { d.mine = "node-1" })
+	d.byHand(t, 2)
+	var refuse atomic.Bool
+	lowered := make(chan struct{})
+	d.do(func() {
+		d.fault = func(r *http.Request) (int, string) {
+			switch {
+			case r.Method != http.MethodPut || !strings.HasSuffix(r.URL.Path, "/scale"):
+			case refuse.Load():
+				return http.StatusBadGateway, "not now"
+			default: // at the moment at which Nomad lowers the count it does not hear of c-0
+				refuse.Store(true)
+				d.do(func() { d.disconnect("node-0") })
+				close(lowered)
+			}
+			return 0, ""
+		}
+	})
+	<-lowered
+	require.Eventually(t, func() bool { return d.count() == 1 && list(t, b)[0].Unheard }, patience, time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := b.Start(ctx, spec("c-1"))
+	require.Error(t, err, "it would have the allocation that Nomad stops when it hears of c-0")
+	refuse.Store(false)
+	d.do(func() { d.fault = nil })
+	start(t, b, "c-2")
+	assert.Equal(t, 2, d.count())
+	d.do(func() { d.reconnect("node-0") })
+	require.Eventually(t, func() bool { return !list(t, b)[0].Unheard }, patience, time.Millisecond)
 	assert.Len(t, list(t, b), 2)
 }
 

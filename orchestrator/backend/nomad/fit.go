@@ -88,6 +88,9 @@ func (p *pool) fit(ctx context.Context) (again time.Duration, err error) {
 			return 0, err
 		}
 	}
+	if err := p.know(ctx); err != nil {
+		return 0, err
+	}
 	if err := p.claim(ctx); err != nil {
 		return 0, err
 	}
@@ -113,6 +116,17 @@ func soonest(a, b time.Duration) time.Duration {
 		return b
 	}
 	return a
+}
+
+// know reads the job, unless what is known of it holds.
+func (p *pool) know(ctx context.Context) error {
+	p.b.mu.Lock()
+	read := p.read
+	p.b.mu.Unlock()
+	if read {
+		return nil
+	}
+	return p.readJob(ctx)
 }
 
 // readJob reads the count and the index of the job.
@@ -221,9 +235,15 @@ func (b *Backend) template(job string, spec backend.Spec, count int, meta map[st
 // first, so that the top comes free again.
 func (p *pool) claim(ctx context.Context) error {
 	p.b.mu.Lock()
+	// What is above the count is not to stay: Nomad may have left it there because
+	// it did not hear of another one, and stops it when it does.
+	floor := p.count
+	if p.floor >= 0 {
+		floor = min(floor, p.floor)
+	}
 	var free []*alloc
 	for _, a := range p.allocs {
-		if _, drained := p.b.nodes[a.node]; !drained && a.free(p.floor) && p.takenLocked(a.id) == "" && p.ofAllocLocked(a.id) == nil {
+		if _, drained := p.b.nodes[a.node]; !drained && a.free(floor) && p.takenLocked(a.id) == "" && p.ofAllocLocked(a.id) == nil {
 			free = append(free, a)
 		}
 	}
@@ -399,13 +419,8 @@ func (p *pool) blockedLocked() bool {
 
 // scale has Nomad raise or lower the count, and stop single allocations.
 func (p *pool) scale(ctx context.Context) (again time.Duration, err error) {
-	p.b.mu.Lock()
-	read := p.read
-	p.b.mu.Unlock()
-	if !read {
-		if err := p.readJob(ctx); err != nil {
-			return 0, err
-		}
+	if err := p.know(ctx); err != nil {
+		return 0, err
 	}
 	p.b.mu.Lock()
 	p.unplacedLocked(time.Now())
