@@ -20,9 +20,9 @@
 // is there twice, because Nomad chooses in other ways then. A container in the
 // middle is stopped by itself: Nomad puts another allocation in its place,
 // which the next start claims. What nobody has claimed for Config.Spare above
-// all that is claimed is given back. What runs at or above the count
-// is claimed by nobody before the count is raised: Nomad leaves it there while it
-// does not hear of another one, and stops it when it does.
+// all that is claimed is given back. What runs at or above the count is claimed
+// by nobody before the count is raised: Nomad leaves it there while it does not
+// hear of another one, and stops it when it does.
 //
 // How long running calls have is the job's kill timeout, for all of them
 // alike: the grace of Stop is not looked at.

@@ -30,6 +30,7 @@ const itemHolder = "holder"
 
 var (
 	errHeld    = errors.New("another orchestrator holds the lock")
+	errMoved   = errors.New("the lock has been changed meanwhile")
 	errUnknown = errors.New("this Nomad knows no locks on variables, and is too old: it takes 1.8.2 or newer")
 )
 

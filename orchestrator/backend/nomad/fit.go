@@ -426,6 +426,14 @@ func (p *pool) scale(ctx context.Context) (again time.Duration, err error) {
 	p.unplacedLocked(time.Now())
 	exists := p.exists
 	do := p.planLocked(time.Now())
+	if stops := do.change && do.need < p.count || len(do.alone) > 0; stops && exists {
+		p.b.mu.Unlock()
+		if err := p.confirm(ctx); err != nil {
+			return 0, err
+		}
+		p.b.mu.Lock()
+		do = p.planLocked(time.Now())
+	}
 	count, modify := p.count, p.modify
 	if exists && do.change && do.need < count {
 		p.floor, p.shrunk, p.shrunkAt = do.need, modify, time.Now()
@@ -483,6 +491,20 @@ func (p *pool) scale(ctx context.Context) (again time.Duration, err error) {
 		c.told = true
 	}
 	return do.again, nil
+}
+
+// confirm reads all claims and the lock, before something is stopped: what was
+// heard of them may be old. The error is errMoved when another may lead.
+func (p *pool) confirm(ctx context.Context) error {
+	if _, err := p.readVariables(ctx, 0, 0); err != nil {
+		return err
+	}
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	if p.duty.moved || !p.leadsLocked() {
+		return errMoved
+	}
+	return nil
 }
 
 // Nomad's words, by which alone such refusals can be told from others. No job's
