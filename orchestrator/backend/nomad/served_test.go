@@ -39,6 +39,7 @@ type driver struct {
 
 	mu    sync.Mutex
 	tasks map[string]*task // by allocation
+	over  bool             // the test has ended: nothing is started any more
 }
 
 type task struct {
@@ -55,6 +56,7 @@ func drive(t *testing.T, d *double) *driver {
 	d.driver = r
 	t.Cleanup(func() {
 		r.mu.Lock()
+		r.over = true
 		var all []string
 		for id := range r.tasks {
 			all = append(all, id)
@@ -130,8 +132,12 @@ func (r *driver) start(a *api.Allocation) {
 	k.cmd = exec.Command(one.Config["command"].(string), args...)
 	k.cmd.Env = environ
 	k.cmd.Stderr = testWriter{t}
-	require.NoError(t, k.cmd.Start())
 	r.mu.Lock()
+	if r.over {
+		r.mu.Unlock()
+		return
+	}
+	require.NoError(t, k.cmd.Start())
 	r.tasks[a.ID] = k
 	r.mu.Unlock()
 	go func() { // ends with the task
