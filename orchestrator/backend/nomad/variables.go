@@ -53,7 +53,7 @@ func (p *pool) readVariables(ctx context.Context, after uint64, wait time.Durati
 				return 0, err
 			}
 		}
-		if one.Path != prefix && one.Path != p.demandPath() && !strings.HasPrefix(one.Path, prefix+"/wishes/") && !strings.HasPrefix(one.Path, jobs.ClaimsPath(p.job)) {
+		if one.Path != prefix && one.Path != p.demandPath() && !strings.HasPrefix(one.Path, p.wishesPrefix()) && !strings.HasPrefix(one.Path, jobs.ClaimsPath(p.job)) {
 			continue
 		}
 		seen[one.Path] = true

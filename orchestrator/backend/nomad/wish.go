@@ -21,11 +21,12 @@ type kept struct {
 	ID string `json:"id"` // of the container: the allocation may have been another's before
 }
 
+// wishesPrefix is what the paths of all variables of wishes begin with.
+func (p *pool) wishesPrefix() string { return jobs.VariablePath(p.job) + "/wishes/" }
+
 // wishesPath is the variable that has what operators want of the allocation's
 // container.
-func (p *pool) wishesPath(allocID string) string {
-	return jobs.VariablePath(p.job) + "/wishes/" + allocID[:1]
-}
+func (p *pool) wishesPath(allocID string) string { return p.wishesPrefix() + allocID[:1] }
 
 // Wish changes what operators want of a container, for all orchestrators: it
 // is written where each of them hears of it, and stays until the container is
