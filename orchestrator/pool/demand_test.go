@@ -59,7 +59,7 @@ func TestCallersWhoWaitElsewhereHaveThePoolGrow(t *testing.T) {
 		assert.Equal(t, 2, f.started, "for three callers, with two slots each")
 		pass(10 * time.Second)
 		for _, c := range callers {
-			assert.True(t, c.done)
+			assert.True(t, c.done.Load())
 			require.NoError(t, c.err)
 		}
 		assert.Zero(t, waiting.Load().Waiting)
@@ -70,17 +70,17 @@ func TestCallersWhoWaitElsewhereHaveThePoolGrow(t *testing.T) {
 			c := ask(t.Context(), pools[1], pool.Request{Trajectory: fmt.Sprint("more", i), Wait: time.Hour})
 			pass(100 * time.Millisecond)
 			if i%2 == 0 {
-				assert.True(t, c.done, "one slot is free")
+				assert.True(t, c.done.Load(), "one slot is free")
 				continue
 			}
 			pass(2 * time.Second) // who scales reads of the leases of others once a second
 			assert.Equal(t, 3+i/2, f.started)
 			for range 100 {
-				if !c.done {
+				if !c.done.Load() {
 					pass(100 * time.Millisecond)
 				}
 			}
-			assert.True(t, c.done)
+			assert.True(t, c.done.Load())
 		}
 	})
 }

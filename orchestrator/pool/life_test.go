@@ -150,7 +150,7 @@ func TestOneFailedLookChangesNothing(t *testing.T) {
 		waits := ask(t.Context(), p, pool.Request{Trajectory: "w", Wait: time.Hour})
 		c.set(func() { c.cut = false })
 		s = stays(p, 2*time.Second)
-		assert.True(t, waits.done)
+		assert.True(t, waits.done.Load())
 		require.NoError(t, waits.err)
 		assert.Equal(t, 2, s.Acquired)
 	})
@@ -252,10 +252,10 @@ func TestLeasesOfAContainerThatEndedAreLost(t *testing.T) {
 		require.ErrorContains(t, err, "exit status 2")
 		assert.Equal(t, slots.KindSlotLost, kind(p.Lost(l.Ref(), slots.ExecutedMaybe)))
 		<-p.Gone("a")
-		assert.False(t, waits.done)
+		assert.False(t, waits.done.Load())
 		f.add("b", "t", 2)
 		stays(p, time.Second)
-		assert.True(t, waits.done)
+		assert.True(t, waits.done.Load())
 		require.NoError(t, waits.err)
 		fresh := acquire(t, p, "x")
 		assert.Equal(t, "b", fresh.Container.ID)
@@ -282,7 +282,7 @@ func TestNoAcquireIsLostWhenItsContainerDies(t *testing.T) {
 		f.add("b", "t", 3)
 		stays(p, time.Second)
 		for i, w := range waiting {
-			assert.Equal(t, i < 3, w.done, "waiter %d keeps its place", i)
+			assert.Equal(t, i < 3, w.done.Load(), "waiter %d keeps its place", i)
 			require.NoError(t, w.err)
 		}
 	})
@@ -355,7 +355,7 @@ func TestThePoolGrowsWithItsQueueAndShrinksWhenIdle(t *testing.T) {
 			require.NoError(t, err)
 		}
 		s = stays(p, 30*time.Second)
-		assert.True(t, waiting[7].done)
+		assert.True(t, waiting[7].done.Load())
 		assert.Equal(t, 2, s.Acquired)
 		assert.Equal(t, 3, s.Containers[pool.ContainerReady])
 		s = stays(p, 5*time.Minute)
@@ -377,7 +377,7 @@ func TestAContainerThatDoesNotStartIsTriedLessAndLessOften(t *testing.T) {
 		f.refuse = nil
 		f.mu.Unlock()
 		stays(p, 2*time.Minute)
-		assert.True(t, waits.done)
+		assert.True(t, waits.done.Load())
 		assert.NoError(t, waits.err)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,21 +54,21 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// asked is what becomes of an acquire that runs beside the test.
+// asked is what becomes of an acquire that runs beside the test: lease and err
+// are there once it is done.
 type asked struct {
 	lease pool.Lease
 	err   error
-	done  bool
+	done  atomic.Bool
 }
 
-// ask acquires beside the test, which looks at the answer after a
-// synctest.Wait or a sleep.
+// ask acquires beside the test, and returns when everybody is at rest.
 func ask(ctx context.Context, p *pool.Pools, want pool.Request) *asked {
 	a := &asked{}
 	want.Template = "t"
 	go func() {
 		a.lease, a.err = p.Acquire(ctx, want)
-		a.done = true
+		a.done.Store(true)
 	}()
 	synctest.Wait()
 	return a
@@ -141,7 +142,7 @@ func TestAcquiresOfOneTrajectoryJoin(t *testing.T) {
 		c.set(func() { c.takes = time.Second })
 		one, two := ask(t.Context(), p, pool.Request{Trajectory: "x"}), ask(t.Context(), p, pool.Request{Trajectory: "x"})
 		pass(2 * time.Second)
-		require.True(t, one.done && two.done)
+		require.True(t, one.done.Load() && two.done.Load())
 		require.NoError(t, errors.Join(one.err, two.err))
 		assert.Equal(t, one.lease.Ref(), two.lease.Ref())
 		assert.Equal(t, 1, c.leased())
@@ -160,7 +161,7 @@ func TestTheQueueIsServedInTheOrderOfComing(t *testing.T) {
 		}
 		for i := range 5 {
 			for j, w := range waiting {
-				assert.Equal(t, j < i, w.done, "%d releases, waiter %d", i, j)
+				assert.Equal(t, j < i, w.done.Load(), "%d releases, waiter %d", i, j)
 			}
 			_, err := p.Release(t.Context(), held[i].Ref(), true)
 			require.NoError(t, err)
@@ -182,7 +183,7 @@ func TestARefusalTellsThePlaceInTheQueue(t *testing.T) {
 		ask(t.Context(), p, pool.Request{Trajectory: "last", Wait: time.Hour})
 		full := ask(t.Context(), p, pool.Request{Trajectory: "none", Wait: time.Hour})
 		pass(4 * time.Second)
-		assert.False(t, long.done)
+		assert.False(t, long.done.Load())
 		for _, c := range []struct {
 			a    *asked
 			want pool.QueueError
@@ -190,7 +191,7 @@ func TestARefusalTellsThePlaceInTheQueue(t *testing.T) {
 			{short, pool.QueueError{Template: "t", Place: 2, Length: 3, Waited: 3 * time.Second}},
 			{full, pool.QueueError{Template: "t", Place: 4, Length: 4}},
 		} {
-			require.True(t, c.a.done)
+			require.True(t, c.a.done.Load())
 			assert.Equal(t, slots.KindPoolExhausted, kind(c.a.err))
 			assert.True(t, slots.AsError(c.a.err).Retryable)
 			got, ok := errors.AsType[*pool.QueueError](c.a.err)
@@ -219,7 +220,7 @@ func TestACallerThatLeavesTakesNothingAlong(t *testing.T) {
 		_, err := p.Release(t.Context(), held.Ref(), true)
 		require.NoError(t, err)
 		synctest.Wait()
-		require.True(t, next.done)
+		require.True(t, next.done.Load())
 		require.NoError(t, next.err)
 
 		// Now one leaves while the container is being asked.
@@ -233,7 +234,7 @@ func TestACallerThatLeavesTakesNothingAlong(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, slots.KindInterrupted, kind(served.err))
 		pass(time.Second)
-		require.True(t, after.done, "the slot that was won goes to the next")
+		require.True(t, after.done.Load(), "the slot that was won goes to the next")
 		require.NoError(t, after.err)
 		assert.Equal(t, 1, c.leased())
 		assert.Equal(t, 1, p.Stats()[0].Acquired)
@@ -255,7 +256,7 @@ func TestAGrantThatNobodyWaitsForIsNotFound(t *testing.T) {
 		assert.Empty(t, held, "it is not x's before x was told")
 		leave()
 		synctest.Wait()
-		assert.True(t, served.done)
+		assert.True(t, served.done.Load())
 		pass(3 * time.Second)
 		assert.Zero(t, c.leased())
 		assert.Equal(t, 2, p.Stats()[0].Available)
@@ -273,7 +274,7 @@ func TestAGrantThatComesAfterItsTTLIsNotHandedOut(t *testing.T) {
 		pass(3500 * time.Millisecond)
 		c.set(func() { c.lag = nil })
 		pass(3 * time.Second)
-		require.True(t, late.done, "it was tried again")
+		require.True(t, late.done.Load(), "it was tried again")
 		require.NoError(t, late.err)
 		assert.True(t, late.lease.Slot.ExpiresAt.After(start.Add(3*time.Second)), "the first was over when it came")
 	})
@@ -321,7 +322,7 @@ func TestAContainerThatHangsKeepsNobodyFromTheOthers(t *testing.T) {
 		require.NoError(t, err)
 		assert.Zero(t, time.Since(start))
 		pass(6 * time.Second)
-		require.True(t, first.done)
+		require.True(t, first.done.Load())
 		require.NoError(t, first.err, "it was tried elsewhere")
 		assert.Equal(t, "b", first.lease.Container.ID)
 	})
@@ -445,7 +446,7 @@ func TestTwoOrchestratorsShareTheContainers(t *testing.T) {
 			require.NoError(t, err)
 		}
 		pass(2 * time.Second)
-		require.True(t, waits.done, "what the other has freed is found")
+		require.True(t, waits.done.Load(), "what the other has freed is found")
 		require.NoError(t, waits.err)
 		assert.Equal(t, 7, one.Stats()[0].Available)
 		_, err := two.Lookup(t.Context(), "t", "1")

@@ -81,7 +81,7 @@ func TestADrainEndsInTimeWhicheverOrchestratorIsAskedAndWhoeverLeads(t *testing.
 		_, err = leads.Release(t.Context(), short.Ref(), true)
 		require.NoError(t, err)
 		pass(10 * time.Second)
-		assert.False(t, waits.done, "who leads gives it away no more")
+		assert.False(t, waits.done.Load(), "who leads gives it away no more")
 
 		require.NoError(t, other.Drain(t.Context(), "a", 40*time.Second), "51 s after the first was asked")
 		require.NoError(t, leads.Drain(t.Context(), "a", time.Hour), "nobody makes it longer")
@@ -135,7 +135,7 @@ func TestACordonHoldsForAllUntilAnyoneTakesItBack(t *testing.T) {
 		waits := ask(t.Context(), one, pool.Request{Trajectory: "x", Wait: time.Hour})
 		require.NoError(t, later.Cordon(t.Context(), "a", false))
 		pass(time.Second)
-		assert.True(t, waits.done)
+		assert.True(t, waits.done.Load())
 		require.NoError(t, waits.err)
 		f.announce("a")
 		pass(time.Second)
