@@ -117,8 +117,8 @@ func settings(c *Config, main *pool.Template) (flags *flag.FlagSet, file *string
 	add(flags, integer{&c.MaxConns, 1, 1 << 20}, "max-connections", "8192", "connections that are served at once; further ones wait")
 	add(flags, word{&c.Backend, []string{backendLocal, backendNomad}}, "backend", backendLocal, "what runs the containers: local, as processes; nomad, as allocations")
 	flags.StringVar(&c.DataDir, "data-dir", defaultDirectory(), "where everything of the containers is; slots pass through what is above it")
-	flags.StringVar(&c.ConfigDB, "config-db", "", "SQLite `file` of sandbox configs and organizations; without it config/config.db below --data-dir")
-	flags.StringVar(&c.ConfigKeys, "config-key-file", "", "file of the keys that seal the variables of sandbox configs: one a line, 32 bytes in base64, the first seals; nobody else may be able to read it")
+	flags.StringVar(&c.ConfigDB, "config-db", "", "SQLite `file` of sandbox configs and organizations, in a directory that is there; orchestrators of one machine may share it; without it config/config.db below --data-dir")
+	flags.StringVar(&c.ConfigKeys, "config-key-file", "", "file of the keys that seal the variables of sandbox configs: one a line, 32 bytes in base64, the first seals; empty: there is none; nobody else may be able to read it")
 	flags.BoolVar(&c.ConfigPlain, "config-plaintext", false, "without --config-key-file, store variables of sandbox configs unsealed instead of refusing them")
 	flags.StringVar(&c.Sandboxd, "sandboxd", "", "sandboxd to run; without it the one beside this program, else the one in PATH; on the machines of Nomad /usr/local/bin/sandboxd")
 	flags.Var(list{&c.SandboxdArgs}, "sandboxd-arg", "one more argument of sandboxd serve; may be repeated")
@@ -187,7 +187,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("data-dir: %w", err)
 	}
 	if c.ConfigDB == "" {
-		c.ConfigDB = filepath.Join(c.DataDir, "config", "config.db")
+		c.ConfigDB = c.ownConfigDB()
 	}
 	if c.ConfigPlain && c.ConfigKeys != "" {
 		return errors.New("config-plaintext: there is --config-key-file, which seals")

@@ -11,17 +11,24 @@ import (
 	"berth/orchestrator/config"
 )
 
+// ownConfigDB is where the settings of organisations are when nobody says it.
+func (c Config) ownConfigDB() string { return filepath.Join(c.DataDir, "config", "config.db") }
+
 // openConfigs opens the settings of organisations.
 func (c Config) openConfigs(ctx context.Context) (*config.Store, error) {
 	keys, err := config.ReadKeys(c.ConfigKeys)
 	if err != nil {
 		return nil, impossible(ctx, err)
 	}
-	if err := os.MkdirAll(filepath.Dir(c.ConfigDB), 0o700); err != nil {
-		return nil, impossible(ctx, fmt.Errorf("make directory of settings: %w", err))
+	// A directory that somebody names is there, or what was to be there is not
+	// mounted: a new file in its place would look as if all were forgotten.
+	if c.ConfigDB == c.ownConfigDB() {
+		if err := os.MkdirAll(filepath.Dir(c.ConfigDB), 0o700); err != nil {
+			return nil, impossible(ctx, fmt.Errorf("make directory of settings: %w", err))
+		}
 	}
 	s, err := config.Open(ctx, config.Config{Path: c.ConfigDB, Keys: keys, Plaintext: c.ConfigPlain})
-	if _, ofFile := errors.AsType[*fs.PathError](err); ofFile || errors.Is(err, config.ErrForeign) {
+	if _, ofFile := errors.AsType[*fs.PathError](err); ofFile || errors.Is(err, config.ErrForeign) || errors.Is(err, config.ErrOtherKey) {
 		return nil, impossible(ctx, err)
 	}
 	if err != nil {

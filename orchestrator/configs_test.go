@@ -3,9 +3,11 @@ package orchestrator_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -66,7 +68,9 @@ func (i *instance) askForSettings(asOperator string) {
 func TestSettingsOutliveTheOrchestratorAndNobodyLogsThem(t *testing.T) {
 	const planted = "hunter2-hunter2"
 	dir := sandboxtest.DataDir(t)
-	i := start(t, dir, "--containers", "1")
+	keys := filepath.Join(t.TempDir(), "keys")
+	require.NoError(t, os.WriteFile(keys, []byte(orchestrator.NewKey()), 0o600))
+	i := start(t, dir, "--containers", "1", "--config-key-file", keys)
 	o := i.connect(i.url, operatorToken).Organization("acme")
 	c, err := o.DefaultSandbox(t.Context(), poolapi.SandboxE2B)
 	require.NoError(t, err)
@@ -85,18 +89,69 @@ func TestSettingsOutliveTheOrchestratorAndNobodyLogsThem(t *testing.T) {
 	i.stop()
 	assert.NotContains(t, i.log.String(), planted)
 
-	i = start(t, dir, "--containers", "1") // with another key
+	i = start(t, dir, "--containers", "1", "--config-key-file", keys)
 	again := i.connect(i.url, operatorToken).Organization("acme")
 	got, err := again.Sandbox(t.Context(), c.ID)
 	require.NoError(t, err)
 	assert.Equal(t, c, got)
-	_, err = again.Variables(t.Context(), c.ID, client.Page{}, true)
-	require.ErrorContains(t, err, "which the file of keys does not hold")
+	list, err = again.Variables(t.Context(), c.ID, client.Page{}, true)
+	require.NoError(t, err)
+	assert.Equal(t, planted, list.EnvironmentVariables[0].Value)
 	require.NoError(t, again.DeleteSandbox(t.Context(), c.ID))
 	all, err := again.Sandboxes(t.Context(), "", client.Page{})
 	require.NoError(t, err)
 	assert.Empty(t, all.SandboxConfigs)
 	assert.NotContains(t, i.log.String(), planted)
+}
+
+// Two run side by side on a machine while one takes the other's place, or for
+// good: what either was told the other knows at once, and so does the next.
+func TestOrchestratorsShareOneFileOfSettings(t *testing.T) {
+	shared := t.TempDir()
+	keys := filepath.Join(t.TempDir(), "keys")
+	require.NoError(t, os.WriteFile(keys, []byte(orchestrator.NewKey()), 0o600))
+	args := []string{"--containers", "0", "--max-containers", "1", "--config-db", filepath.Join(shared, "config.db"), "--config-key-file", keys}
+	serving := func() (client.Organization, *daemon) {
+		d := spawn(t, sandboxtest.DataDir(t), args...)
+		return d.connect(d.url, "").Organization("acme"), d
+	}
+	one, first := serving()
+	other, second := serving()
+	mine, err := one.DefaultSandbox(t.Context(), poolapi.SandboxIsolated)
+	require.NoError(t, err)
+	theirs, err := other.DefaultSandbox(t.Context(), poolapi.SandboxIsolated)
+	require.NoError(t, err)
+	assert.Equal(t, mine, theirs, "it is not made twice")
+	holds := func(o client.Organization, want map[string]string) {
+		t.Helper()
+		list, err := o.Variables(t.Context(), mine.ID, client.Page{Limit: 1000}, true)
+		require.NoError(t, err)
+		have := map[string]string{}
+		for _, v := range list.EnvironmentVariables {
+			have[v.Key] = v.Value
+		}
+		assert.Equal(t, want, have)
+	}
+	want := map[string]string{}
+	var writers sync.WaitGroup // both at once, and none of it is lost or refused
+	for name, o := range map[string]client.Organization{"ONE": one, "OTHER": other} {
+		for n := range 20 {
+			key := fmt.Sprintf("%s_%d", name, n)
+			want[key] = "of " + key
+			writers.Go(func() {
+				_, err := o.PutVariable(t.Context(), mine.ID, poolapi.EnvironmentVariableRequest{Key: key, Value: "of " + key})
+				assert.NoError(t, err)
+			})
+		}
+	}
+	writers.Wait()
+	holds(one, want)
+	holds(other, want)
+	first.kill()
+	holds(other, want)
+	second.stop()
+	third, _ := serving()
+	holds(third, want)
 }
 
 func TestValuesAreResealedBesideAServer(t *testing.T) {

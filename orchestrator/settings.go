@@ -203,7 +203,7 @@ Exit statuses:
   0   stopped by SIGTERM or SIGINT, everything drained
   1   failed: the log's last line says why
   64  the command line, a variable or the file cannot be used
-  78  what they name cannot: a token, a directory, sandboxd itself, or the
+  78  what they name cannot: a token, a key, a directory, sandboxd itself, or the
       isolation that they require: the log names axis, wanted, got and mend
 `)
 }

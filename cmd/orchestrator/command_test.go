@@ -9,6 +9,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"berth/orchestrator"
+	"berth/orchestrator/config"
+	"berth/orchestrator/poolapi"
 )
 
 func TestEveryWayToCallIt(t *testing.T) {
@@ -61,4 +65,39 @@ func TestAServerThatCannotStartTellsIt(t *testing.T) {
 		assert.Equal(t, c.status, Main(t.Context(), c.args, nil, &stdout, &stderr), "%v: %s", c.args, &stderr)
 		assert.Contains(t, stderr.String(), "ended: error=")
 	}
+}
+
+// Who would not find what organizations have set does not serve.
+func TestAServerWithoutItsSettingsDoesNotStart(t *testing.T) {
+	dir := t.TempDir()
+	file, keys := filepath.Join(dir, "config.db"), filepath.Join(dir, "keys")
+	write := func(key string) {
+		require.NoError(t, os.WriteFile(keys, []byte(key), 0o600))
+	}
+	right := orchestrator.NewKey()
+	write(right)
+	opened, err := config.ReadKeys(keys)
+	require.NoError(t, err)
+	s, err := config.Open(t.Context(), config.Config{Path: file, Keys: opened})
+	require.NoError(t, err)
+	c, err := s.Default(t.Context(), "acme", "local")
+	require.NoError(t, err)
+	_, err = s.PutVariable(t.Context(), "acme", c.ID, poolapi.EnvironmentVariableRequest{Key: "K", Value: "v"})
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+
+	gone := filepath.Join(dir, "not mounted", "config.db")
+	for _, c := range []struct{ name, file, key, words string }{
+		{"another key", file, orchestrator.NewKey(), "sealed with another key"},
+		{"no key", file, "", "sealed with another key"},
+		{"no directory", gone, right, "no such file or directory"},
+	} {
+		write(c.key)
+		var stdout, stderr bytes.Buffer
+		args := []string{"--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--config-db", c.file, "--config-key-file", keys}
+		assert.Equal(t, exitConfig, Main(t.Context(), args, nil, &stdout, &stderr), "%s: %s", c.name, &stderr)
+		assert.Contains(t, stderr.String(), c.words, c.name)
+		assert.Contains(t, stderr.String(), c.file, c.name)
+	}
+	assert.NoDirExists(t, filepath.Dir(gone), "nothing was made in its place")
 }

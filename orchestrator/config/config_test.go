@@ -397,6 +397,27 @@ func TestTheFileIsItsOwnersAloneAndLasts(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
+func TestManyOpenAFileThatIsNotThereYet(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "settings.db")
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			s, err := Open(t.Context(), Config{Path: path})
+			if err != nil {
+				assert.Fail(t, "it does not open", "%v", err)
+				return
+			}
+			_, err = s.Default(t.Context(), "acme", "local")
+			assert.NoError(t, err)
+			assert.NoError(t, s.Close())
+		})
+	}
+	all.Wait()
+	list, _, err := open(t, Config{Path: path}).List(t.Context(), "acme", "", Page{})
+	require.NoError(t, err)
+	assert.Len(t, list, 1)
+}
+
 func TestTheTablesHoldWhatTheRulesSay(t *testing.T) {
 	s := open(t, Config{})
 	_, err := s.db.ExecContext(t.Context(), `INSERT INTO environment_variables (id, sandbox_config_id, key, sealed, created_at, updated_at) VALUES ('a','nobody','K','x','','')`)

@@ -2,6 +2,8 @@ package config
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
@@ -10,7 +12,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"berth/slots"
@@ -23,6 +27,9 @@ const (
 	prefixSealed = "enc:v1:"
 	prefixPlain  = "plain:v1:"
 )
+
+// idBytes are those of a key's SHA-256 that name it, two letters each.
+const idBytes = 4
 
 // KeyBytes is how long a key is.
 const KeyBytes = 32
@@ -43,7 +50,7 @@ func NewKey() string {
 // ReadKeys reads a file of keys: one a line, each 32 bytes in base64. The first
 // seals; what any of them has sealed is opened. Empty lines and those that
 // begin with # count for nothing. A file that others than its owner and group
-// may read is refused. Without a path there are no keys.
+// may read is refused. Without a path, and in an empty file, there are no keys.
 func ReadKeys(path string) (Keys, error) {
 	if path == "" {
 		return Keys{}, nil
@@ -58,6 +65,9 @@ func ReadKeys(path string) (Keys, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return Keys{}, fmt.Errorf("read keys: %w", err)
+	}
+	if len(bytes.TrimSpace(text)) == 0 {
+		return Keys{}, nil
 	}
 	keys, err := ParseKeys(string(text))
 	if err != nil {
@@ -88,7 +98,7 @@ func ParseKeys(text string) (Keys, error) {
 			return Keys{}, fmt.Errorf("line %d: %w", n, err)
 		}
 		sum := sha256.Sum256(key)
-		id := hex.EncodeToString(sum[:4])
+		id := hex.EncodeToString(sum[:idBytes])
 		if keys.newest == "" {
 			keys.newest = id
 		}
@@ -154,6 +164,41 @@ var errDamaged = slots.Errorf(slots.KindInternal, "a stored value is damaged, or
 
 // ErrNoKey is a value that there is no key to seal with.
 var ErrNoKey = slots.Errorf(slots.KindDenied, "values are not stored without a key to seal them: start the orchestrator with --config-key-file, or with --config-plaintext to store them as they are")
+
+// checkKeys is ErrOtherKey when there are values that no key opens.
+func (s *Store) checkKeys(ctx context.Context) error {
+	rows, err := s.db.QueryContext(
+		ctx, "SELECT substr(sealed, ?, ?), count(*) FROM environment_variables WHERE sealed LIKE ? GROUP BY 1 ORDER BY 1",
+		len(prefixSealed)+1, 2*idBytes, prefixSealed+"%",
+	)
+	if err != nil {
+		return fmt.Errorf("read whose values they are: %w", err)
+	}
+	missing, err := collect(rows, func(from row) (string, error) {
+		var id string
+		var n int
+		if err := from.Scan(&id, &n); err != nil || s.config.Keys.byID[id] != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%d with key %s", n, id), nil
+	})
+	if err != nil {
+		return fmt.Errorf("read whose values they are: %w", err)
+	}
+	missing = slices.DeleteFunc(missing, func(one string) bool { return one == "" })
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s, and the file of keys holds %s: put the key back that they were sealed with, after the first", ErrOtherKey, strings.Join(missing, ", "), s.config.Keys.names())
+}
+
+// names are the keys' own, which tell nothing of them.
+func (k Keys) names() string {
+	if k.Empty() {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(k.byID)), ", ")
+}
 
 // current reports whether the stored text is as seal would store it now.
 func (k Keys) current(stored string) bool {

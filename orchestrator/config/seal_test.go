@@ -112,6 +112,24 @@ func TestKeysAreRotated(t *testing.T) {
 	require.NoError(t, err, "what was not resealed is as it was")
 }
 
+func TestAFileIsNotOpenedWithoutTheKeyOfItsValues(t *testing.T) {
+	path, right, wrong := filepath.Join(t.TempDir(), "settings.db"), NewKey(), NewKey()
+	first := open(t, Config{Path: path, Keys: keys(t, right)})
+	id, v := plant(t, first, planted)
+	before := stored(t, first, v.ID)
+	for name, c := range map[string]Config{"another": {Keys: keys(t, wrong)}, "none": {}, "none is needed": {Plaintext: true}} {
+		c.Path = path
+		_, err := Open(t.Context(), c)
+		require.ErrorIs(t, err, ErrOtherKey, name)
+		require.ErrorContains(t, err, "1 with key "+strings.Split(before, ":")[2], name)
+		assert.NotContains(t, err.Error(), planted)
+	}
+	assert.Equal(t, before, stored(t, first, v.ID))
+	env, err := open(t, Config{Path: path, Keys: keys(t, wrong, right)}).Environment(t.Context(), "acme", id)
+	require.NoError(t, err, "it is one of them")
+	assert.Equal(t, planted, env["K"].Reveal())
+}
+
 func TestSealedTextIsBoundToItsPlace(t *testing.T) {
 	s := open(t, Config{Keys: keys(t, NewKey())})
 	id, v := plant(t, s, planted)
@@ -142,8 +160,11 @@ func TestFilesOfKeysAreRead(t *testing.T) {
 	k, err = ReadKeys(write("# mine\n\n "+key+"\r\n"+NewKey()+"\n", 0o600))
 	require.NoError(t, err)
 	assert.Equal(t, "2 keys", k.String())
+	k, err = ReadKeys(write(" \n", 0o600))
+	require.NoError(t, err)
+	assert.True(t, k.Empty(), "an empty file is as none")
 	for text, want := range map[string]string{
-		"": "there is no key", "#\n": "there is no key", "c2hvcnQ=": "line 1: want 32 bytes in base64",
+		"#\n": "there is no key", "c2hvcnQ=": "line 1: want 32 bytes in base64",
 		key + "\n" + planted: "line 2: want 32 bytes", strings.Repeat("A", 1<<17): "too long",
 	} {
 		_, err := ReadKeys(write(text, 0o600))

@@ -41,8 +41,13 @@ const busyTimeout = 10 * time.Second
 // written.
 var ErrForeign = errors.New("not this program's file")
 
+// ErrOtherKey is a file with values that none of the keys opens.
+var ErrOtherKey = errors.New("its values were sealed with another key")
+
 // Open opens the file, and brings its tables to the form of this program. One
-// that it cannot bring there is ErrForeign.
+// that it cannot bring there is ErrForeign. One with values that the keys do
+// not open is ErrOtherKey: else it would be learned of run by run, and new
+// values be sealed so that whoever has the right key does not open those.
 func Open(ctx context.Context, config Config) (_ *Store, err error) {
 	path, err := filepath.Abs(config.Path)
 	if err != nil {
@@ -64,7 +69,11 @@ func Open(ctx context.Context, config Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("open settings: %w", err)
 	}
 	s := &Store{db: db, config: config}
-	if err := s.migrate(ctx); err != nil {
+	err = s.migrate(ctx)
+	if err == nil {
+		err = s.checkKeys(ctx)
+	}
+	if err != nil {
 		if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code() == sqlite3.SQLITE_NOTADB {
 			err = fmt.Errorf("%w: %w", ErrForeign, err)
 		}
