@@ -81,7 +81,7 @@ func (a *attendant) lock(ctx context.Context) time.Duration {
 	case errors.Is(err, errHeld):
 		a.locking = c.Retry
 		p.b.mu.Lock()
-		p.trouble = "" // it was about taking the lock, or of when it was ours
+		p.trouble.request = "" // it was about taking the lock, or of when it was ours
 		p.b.mu.Unlock()
 		return c.LockTTL // as long as a holder that has died can have it
 	case ctx.Err() != nil:
@@ -90,7 +90,7 @@ func (a *attendant) lock(ctx context.Context) time.Duration {
 	c.Logger.Warn("cannot take the lock of the job", "job", p.job, "error", err)
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
-	p.trouble = err.Error()
+	p.trouble.request = err.Error()
 	p.failForGoodLocked(err)
 	return a.later()
 }

@@ -126,7 +126,7 @@ func (b *Backend) join(spec backend.Spec) (*container, error) {
 		return nil, backend.Interrupted("start", spec.ID, errClosed)
 	case b.ended[spec.ID] != "":
 		return nil, backend.Ended(spec.ID, b.ended[spec.ID])
-	case c != nil && !c.stopped.IsZero():
+	case c != nil && c.ending():
 		return nil, backend.Stopping(spec.ID)
 	case c != nil && !c.spec.Equal(spec):
 		return nil, backend.OtherSpec(spec.ID)
@@ -160,8 +160,8 @@ func (b *Backend) leave(c *container) (words string, left bool) {
 	default:
 	}
 	switch p := c.pool; {
-	case p.trouble != "":
-		words = ": " + p.trouble
+	case p.trouble.request != "":
+		words = ": " + p.trouble.request
 	case !p.leadsLocked() && p.duty.holder != "":
 		words = ": orchestrator " + p.duty.holder + " scales job " + p.job
 	}
@@ -179,7 +179,7 @@ func (b *Backend) Stop(ctx context.Context, id string, _ time.Duration) error {
 		b.mu.Unlock()
 		return nil
 	}
-	if c.stopped.IsZero() {
+	if !c.ending() {
 		c.stopped = time.Now()
 		if !c.up {
 			b.ended[id] = "stopped while it was starting"
@@ -195,7 +195,7 @@ func (b *Backend) Stop(ctx context.Context, id string, _ time.Duration) error {
 		return backend.Interrupted("stop", id, errClosed)
 	case <-ctx.Done():
 		b.mu.Lock()
-		words := c.pool.trouble
+		words := c.pool.trouble.request
 		b.mu.Unlock()
 		if words != "" {
 			words = ": " + words

@@ -23,7 +23,7 @@ type container struct {
 	since   time.Time
 	waiting int           // calls of Start that wait for it
 	err     error         // why it never came up; set before begun is closed
-	stopped time.Time     // since when it is to end; zero: it is not
+	stopped time.Time     // since when it is to end, or Nomad is told; zero: it is not to
 	told    bool          // Nomad was told to stop it
 	begun   chan struct{} // closed when it is up, or never will be
 	over    chan struct{} // closed when it has ended
@@ -32,6 +32,9 @@ type container struct {
 func newContainer(p *pool, spec backend.Spec) *container {
 	return &container{spec: spec, pool: p, since: time.Now(), begun: make(chan struct{}), over: make(chan struct{})}
 }
+
+// ending reports whether it is to end.
+func (c *container) ending() bool { return !c.stopped.IsZero() }
 
 // alloc is one allocation, as far as it matters here.
 type alloc struct {
@@ -64,10 +67,10 @@ func (a *alloc) ended() bool {
 // counted reports whether Nomad counts it, and means to keep it.
 func (a *alloc) counted() bool { return !a.ended() && a.desired == api.AllocDesiredStatusRun }
 
-// free reports whether a start may claim it; what is at the floor or above it is
-// to end.
-func (a *alloc) free(floor int) bool {
-	return a.ready && a.counted() && a.client == api.AllocClientStatusRunning && !a.moves && a.index < floor
+// free reports whether a start may claim it, if nobody has; what is not below
+// that index is to end.
+func (a *alloc) free(below int) bool {
+	return a.ready && a.counted() && a.client == api.AllocClientStatusRunning && !a.moves && a.index < below
 }
 
 // created is when an allocation was, or was changed. Events have lost the nanoseconds on their

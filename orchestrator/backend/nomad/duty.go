@@ -1,7 +1,6 @@
 package nomad
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,21 +50,7 @@ func (b *Backend) Duty(template string) backend.Duty {
 	if p == nil {
 		return backend.Duty{Shared: true}
 	}
-	return backend.Duty{Held: p.leadsLocked(), Shared: true, Holder: p.duty.holder, Demand: p.demandLocked(), Trouble: p.troubleLocked()}
-}
-
-// wordsHold is how long Nomad's words stand for how things are. The one that
-// scales tries again every minute as long as a container is wanted.
-const wordsHold = 5 * time.Minute
-
-// troubleLocked is why containers do not start, as far as is known here:
-// everybody follows the job, whoever scales it.
-func (p *pool) troubleLocked() string {
-	words := p.words
-	if time.Since(p.wordsAt) > wordsHold {
-		words = ""
-	}
-	return cmp.Or(p.trouble, p.unplaced, words)
+	return backend.Duty{Held: p.leadsLocked(), Shared: true, Holder: p.duty.holder, Demand: p.demandLocked(), Trouble: p.trouble.String()}
 }
 
 // takeDuty takes the lock. The error is errHeld when another has it.
@@ -89,7 +74,7 @@ func (p *pool) takeDuty(ctx context.Context) error {
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
 	p.duty = duty{id: locked.LockID(), until: began.Add(c.lease()), modify: locked.ModifyIndex, holder: c.Name}
-	p.trouble, p.read = "", false // the one before may have changed the job
+	p.trouble.request, p.known.read = "", false // the one before may have changed the job
 	p.b.config.Logger.Info("this orchestrator scales the job", "job", p.job, "holder", c.Name)
 	nudge(p.nudge)
 	return nil

@@ -93,9 +93,7 @@ func (p *pool) list(ctx context.Context) (index uint64, err error) {
 		}
 	}
 	p.listed = meta.LastIndex
-	if time.Since(p.shrunkAt) > p.b.config.Blocked {
-		p.floor = -1
-	}
+	p.fall.expire(time.Now(), p.b.config.Blocked)
 	seen := map[string]bool{}
 	for _, stub := range stubs {
 		seen[stub.ID] = true
@@ -213,8 +211,8 @@ func (b *Backend) hear(e api.Event) error {
 			return unreadable(e, err)
 		}
 		b.with(*job.ID, func(p *pool) {
-			if deregistered || job.JobModifyIndex == nil || *job.JobModifyIndex > p.modify {
-				p.read, p.checked = false, false
+			if deregistered || job.JobModifyIndex == nil || *job.JobModifyIndex > p.known.index {
+				p.known.read, p.known.checked = false, false
 				nudge(p.nudge)
 			}
 		})
@@ -238,17 +236,17 @@ func (b *Backend) with(job string, do func(*pool)) {
 
 // evaluatedLocked takes in whether Nomad found room for everything.
 func (p *pool) evaluatedLocked(v *api.Evaluation) {
-	if v.JobModifyIndex < p.modify || v.Status != api.EvalStatusComplete && v.Status != api.EvalStatusBlocked {
+	if v.JobModifyIndex < p.known.index || v.Status != api.EvalStatusComplete && v.Status != api.EvalStatusBlocked {
 		return
 	}
-	if v.Status == api.EvalStatusComplete && v.JobModifyIndex > p.shrunk {
-		p.floor = -1 // what it has stopped was told before it
+	if v.Status == api.EvalStatusComplete && v.JobModifyIndex > p.fall.index {
+		p.fall = fall{} // what it has stopped was told before it
 	}
 	if m := v.FailedTGAllocs[jobs.Group]; m != nil {
-		p.unplaced = jobs.Unplaced(m)
-		p.words, p.wordsAt = p.unplaced, time.Now()
+		p.trouble.room = jobs.Unplaced(m)
+		p.trouble.told(p.trouble.room)
 	} else if v.Status == api.EvalStatusComplete {
-		p.unplaced = ""
+		p.trouble.room = ""
 	}
 	nudge(p.nudge)
 }

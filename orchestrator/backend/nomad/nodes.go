@@ -158,7 +158,7 @@ func (p *pool) moveOn(ctx context.Context) error {
 	var idle []*alloc
 	for _, a := range p.allocs {
 		_, drained := p.b.nodes[a.node]
-		if drained && a.counted() && !a.moved && p.ofAllocLocked(a.id) == nil && p.takenLocked(a.id) == "" {
+		if drained && a.counted() && !a.moved && p.idleLocked(a) {
 			idle = append(idle, a)
 		}
 	}

@@ -23,13 +23,10 @@ type pool struct {
 	nudge chan struct{} // has room for one: there may be something to do
 
 	spec    backend.Spec // of its containers, without an ID
-	checked bool         // the job is what spec says
-	read    bool         // count and modify are the job's
-	exists  bool
-	count   int
-	modify  uint64 // the job's, for compare-and-set
-	made    string // what the job says that it was made of
-	madeEnv string // and with which version of the environment
+	known   job
+	fall    fall
+	surplus time.Time // since when the count is higher than is needed
+	trouble trouble
 
 	deployment string // that is under way, or ""
 	deployed   uint64 // index of the last news of deployments
@@ -44,22 +41,9 @@ type pool struct {
 	next      string                   // that will be, when it is another
 	nextAt    time.Time
 
-	// floor is the count that Nomad was told to go down to when the job had the
-	// index shrunk, until it is known to have done so: what is there at or above
-	// it may be about to end, though nothing tells of that yet. -1: there is none.
-	floor    int
-	shrunk   uint64
-	shrunkAt time.Time
-
 	duty   duty
 	demand demand
 	tells  chan struct{} // has room for one: there may be a demand to write
-
-	unplaced string    // why Nomad found no room; "": it did
-	surplus  time.Time // since when the count is higher than is needed
-	trouble  string    // of the last request that failed
-	words    string    // Nomad's last about why no container came up; "": one has since
-	wordsAt  time.Time
 }
 
 // templatePattern are the names of templates that a job's ID can hold.
@@ -77,7 +61,7 @@ func (b *Backend) jobID(template string) string {
 func (b *Backend) newPool(spec backend.Spec) *pool {
 	spec.ID = ""
 	return &pool{
-		b: b, job: b.jobID(spec.Template), nudge: make(chan struct{}, 1), tells: make(chan struct{}, 1), spec: spec.Clone(), floor: -1,
+		b: b, job: b.jobID(spec.Template), nudge: make(chan struct{}, 1), tells: make(chan struct{}, 1), spec: spec.Clone(),
 		allocs: map[string]*alloc{}, over: map[string]uint64{}, variables: map[string]*api.Variable{}, released: map[string]bool{},
 	}
 }
@@ -98,7 +82,7 @@ func (b *Backend) jobs() []string {
 func (p *pool) wantLocked(spec backend.Spec) {
 	spec.ID = ""
 	if !p.spec.Equal(spec) {
-		p.spec, p.checked = spec.Clone(), false
+		p.spec, p.known.checked = spec.Clone(), false
 	}
 }
 
@@ -115,7 +99,7 @@ func (p *pool) giveUpLocked(c *container, err error) {
 // upLocked is a container whose claim to the allocation is written.
 func (p *pool) upLocked(c *container, a *alloc) {
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *container) bool { return w == c })
-	c.alloc, c.up, p.words = a.id, true, ""
+	c.alloc, c.up, p.trouble.words = a.id, true, ""
 	p.tellLocked(c)
 	close(c.begun)
 }
@@ -123,7 +107,7 @@ func (p *pool) upLocked(c *container, a *alloc) {
 // tellLocked says what is known of a container that is up. Of one that is being
 // stopped there is only its end to tell.
 func (p *pool) tellLocked(c *container) {
-	if !c.stopped.IsZero() {
+	if c.ending() {
 		return
 	}
 	a := p.allocs[c.alloc]
@@ -140,7 +124,7 @@ func (p *pool) tellLocked(c *container) {
 
 // downLocked is a container that has ended.
 func (p *pool) downLocked(c *container, reason string) {
-	if !c.stopped.IsZero() {
+	if c.ending() {
 		reason = "stopped"
 	}
 	delete(p.b.all, c.spec.ID)
@@ -193,7 +177,7 @@ func (p *pool) applyLocked(a *alloc, fresh bool) {
 		return
 	}
 	if fresh && !known && a.client == api.AllocClientStatusFailed && a.desired == api.AllocDesiredStatusRun {
-		p.words, p.wordsAt = a.words, time.Now()
+		p.trouble.told(a.words)
 		if len(p.waiting) > 0 {
 			c := p.waiting[0]
 			p.giveUpLocked(c, slots.Errorf(slots.KindInternal, "start container %s: %s", c.spec.ID, a.words))

@@ -24,19 +24,6 @@ const itemEnvVersion = "env_version"
 // itemNothing stands in a variable that has nothing to say.
 const itemNothing = "nothing"
 
-// claimsPath is the variable that has the allocation's claim.
-func (p *pool) claimsPath(allocID string) string {
-	return jobs.ClaimsPath(p.job) + allocID[:1]
-}
-
-// claimLocked is the ID of the container that the allocation is; "": of none.
-func (p *pool) claimLocked(allocID string) string {
-	if v := p.variables[p.claimsPath(allocID)]; v != nil {
-		return v.Items[allocID]
-	}
-	return ""
-}
-
 // readVariables waits until the pool's variables are newer than the index, but
 // not much longer than wait, and takes them in. An index of 0 does not wait.
 func (p *pool) readVariables(ctx context.Context, after uint64, wait time.Duration) (index uint64, err error) {
