@@ -157,6 +157,12 @@ func (w *writer) blocks(body *hclwrite.Body, path, name string, value reflect.Va
 	case reflect.Pointer:
 		w.blocks(body, path, name, value.Elem())
 	case reflect.Map:
+		if value.Type().Elem().Kind() == reflect.Pointer { // blocks, by their labels
+			for _, key := range slices.SortedFunc(slices.Values(value.MapKeys()), func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) }) {
+				w.blocks(body, path, name, value.MapIndex(key))
+			}
+			return
+		}
 		w.apart(body, path)
 		w.pairs(body.AppendNewBlock(name, nil).Body(), path, value)
 	default:

@@ -62,6 +62,16 @@ func files(t *testing.T) map[string]jobs.File {
 			require.NoError(t, err, "%s %s", name, kind)
 			all[name+" "+kind] = file
 		}
+		if template.Driver == "" || template.Driver == jobs.Exec { // as docker
+			continue
+		}
+		file, err := jobs.OrchestratorFile(template)
+		require.NoError(t, err, name)
+		if template.Driver == jobs.RawExec {
+			file.Job.TaskGroups[0].Tasks[0].Env["ORCHESTRATOR_CONFIG_DB"] = "/srv/config.db"
+		}
+		require.NoError(t, file.KeepConfigs("berth-configs"), name)
+		all[name+" orchestrator with a volume"] = file
 	}
 	return all
 }

@@ -48,18 +48,18 @@ func OrchestratorFile(t Template) (File, error) {
 			"identity of this job, which needs a policy:",
 			"",
 			"  nomad acl policy apply -namespace " + namespace + " -job " + OrchestratorJob + " berth " + policy,
-			"  nomad var put " + at(t) + VariablePath(OrchestratorJob) + " token=$(openssl rand -hex 32)",
+			"  nomad var put " + at(t) + VariablePath(OrchestratorJob) + " token=$(openssl rand -hex 32) " + ConfigKeys + "=$(openssl rand -base64 32)",
 		},
 		Comments: map[string]string{
 			"group.task.env":      "What begins with ORCHESTRATOR_ is a flag of orchestrator serve. The pool's job\nis made of these, in the namespace of this job.",
-			"group.task.template": "The token of trainers, and that of metrics where the variable has an item metrics.",
+			"group.task.template": "The token of trainers; where the variable has the items, that of metrics, and the\nkeys that seal the variables of function tools.",
 			"group.task.identity": "What the policy is given to.",
 			"group.task.service":  "The task's, not the group's: see the job of a pool.",
 			"group.spread":        "One machine that is lost takes one of several along.",
 		},
 		Variables: []Variable{
 			image,
-			{"orchestrators", "group.count", "how many serve the pool side by side; all calls of a trajectory go to the same one, and each has a configuration of function tools of its own, in its allocation's directory: what one is told the others do not know"},
+			{"orchestrators", "group.count", "how many serve the pool side by side; all calls of a trajectory go to the same one, and without a volume (berth nomad render orchestrator --config-volume) each has configurations of function tools of its own, in its allocation's directory"},
 		},
 	}, err
 }
@@ -88,6 +88,7 @@ func Orchestrator(t Template) (*api.Job, error) {
 	env["ORCHESTRATOR_LISTEN"] = "0.0.0.0:${NOMAD_PORT_http}"
 	env["ORCHESTRATOR_TOKEN_FILE"] = "${NOMAD_SECRETS_DIR}/token"
 	env["ORCHESTRATOR_METRICS_TOKEN_FILE"] = "${NOMAD_SECRETS_DIR}/metrics"
+	env["ORCHESTRATOR_CONFIG_KEY_FILE"] = "${NOMAD_SECRETS_DIR}/config-keys"
 	env["ORCHESTRATOR_DATA_DIR"] = "${NOMAD_ALLOC_DIR}/data"
 	env["ORCHESTRATOR_DRAIN_TIMEOUT"] = seconds(defaultDrain)
 	env["ORCHESTRATOR_LOG_JSON"] = "true"
@@ -100,7 +101,10 @@ func Orchestrator(t Template) (*api.Job, error) {
 			DestPath:     new("secrets/token"),
 			EmbeddedTmpl: new(fmt.Sprintf("{{ with nomadVar %q }}{{ .%s }}{{ end }}", VariablePath(OrchestratorJob), Secret)),
 			ChangeMode:   new("restart"), Perms: new("0600"),
-		}, metricsToken(OrchestratorJob)},
+		}, metricsToken(OrchestratorJob), {
+			DestPath: new("secrets/config-keys"), EmbeddedTmpl: new(optional(OrchestratorJob, ConfigKeys)),
+			ChangeMode: new("restart"), Perms: new("0600"),
+		}},
 		Resources: &api.Resources{CPU: new(500), MemoryMB: new(256)},
 	}
 	// It reads its tokens at its start alone.

@@ -2,7 +2,7 @@
 # identity of this job, which needs a policy:
 #
 #   nomad acl policy apply -namespace default -job berth-orchestrator berth jobs/orchestrator.policy.hcl
-#   nomad var put nomad/jobs/berth-orchestrator token=$(openssl rand -hex 32)
+#   nomad var put nomad/jobs/berth-orchestrator token=$(openssl rand -hex 32) config_keys=$(openssl rand -base64 32)
 
 variable "image" {
   type        = string
@@ -13,7 +13,7 @@ variable "image" {
 variable "orchestrators" {
   type        = number
   default     = 1
-  description = "how many serve the pool side by side; all calls of a trajectory go to the same one, and each has a configuration of function tools of its own, in its allocation's directory: what one is told the others do not know"
+  description = "how many serve the pool side by side; all calls of a trajectory go to the same one, and without a volume (berth nomad render orchestrator --config-volume) each has configurations of function tools of its own, in its allocation's directory"
 }
 
 job "berth-orchestrator" {
@@ -62,6 +62,7 @@ job "berth-orchestrator" {
       env {
         NOMAD_ADDR                      = "unix://${NOMAD_SECRETS_DIR}/api.sock"
         ORCHESTRATOR_BACKEND            = "nomad"
+        ORCHESTRATOR_CONFIG_KEY_FILE    = "${NOMAD_SECRETS_DIR}/config-keys"
         ORCHESTRATOR_CONTAINERS         = "2"
         ORCHESTRATOR_DATA_DIR           = "${NOMAD_ALLOC_DIR}/data"
         ORCHESTRATOR_DRAIN_TIMEOUT      = "25s"
@@ -117,7 +118,8 @@ job "berth-orchestrator" {
         memory = 256
       }
 
-      # The token of trainers, and that of metrics where the variable has an item metrics.
+      # The token of trainers; where the variable has the items, that of metrics, and the
+      # keys that seal the variables of function tools.
       template {
         destination = "secrets/token"
         data        = "{{ with nomadVar \"nomad/jobs/berth-orchestrator\" }}{{ .token }}{{ end }}"
@@ -132,6 +134,15 @@ job "berth-orchestrator" {
         data        = "{{ with nomadVar \"nomad/jobs/berth-orchestrator\" }}{{ with .metrics.Value }}{{ . }}{{ end }}{{ end }}"
         change_mode = "restart"
         splay       = "1s"
+        perms       = "0600"
+        uid         = 65532
+        gid         = 65532
+      }
+
+      template {
+        destination = "secrets/config-keys"
+        data        = "{{ with nomadVar \"nomad/jobs/berth-orchestrator\" }}{{ with .config_keys.Value }}{{ . }}{{ end }}{{ end }}"
+        change_mode = "restart"
         perms       = "0600"
         uid         = 65532
         gid         = 65532

@@ -113,6 +113,15 @@ func (p parser) block(block *hclsyntax.Block, to reflect.Value) {
 			}
 			return
 		}
+		if to.Type().Elem().Kind() == reflect.Pointer { // blocks, by their labels
+			if to.IsNil() {
+				to.Set(reflect.MakeMap(to.Type()))
+			}
+			one := reflect.New(to.Type().Elem()).Elem()
+			p.block(block, one)
+			to.SetMapIndex(reflect.ValueOf(block.Labels[0]), one)
+			return
+		}
 		to.Set(reflect.ValueOf(p.free(block.Body)))
 	default:
 		for i := range to.NumField() {

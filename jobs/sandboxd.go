@@ -183,10 +183,14 @@ func task(t Template) *api.Task {
 // tasks. It is empty when there is none.
 func metricsToken(job string) *api.Template {
 	return &api.Template{
-		DestPath:     new("secrets/metrics"),
-		EmbeddedTmpl: new(fmt.Sprintf("{{ with nomadVar %q }}{{ with .%s.Value }}{{ . }}{{ end }}{{ end }}", VariablePath(job), Metrics)),
-		ChangeMode:   new("signal"), ChangeSignal: new("SIGHUP"), Perms: new("0600"), Splay: new(time.Second),
+		DestPath: new("secrets/metrics"), EmbeddedTmpl: new(optional(job, Metrics)),
+		ChangeMode: new("signal"), ChangeSignal: new("SIGHUP"), Perms: new("0600"), Splay: new(time.Second),
 	}
+}
+
+// optional is the text of an item of the job's variable; "": it has none.
+func optional(job, item string) string {
+	return fmt.Sprintf("{{ with nomadVar %q }}{{ with .%s.Value }}{{ . }}{{ end }}{{ end }}", VariablePath(job), item)
 }
 
 // secrets are the files and variables that only the agent may see. Every

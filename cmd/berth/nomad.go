@@ -92,8 +92,13 @@ type nomadJob struct {
 	driver        string
 	orchestrator  string // what runs in the orchestrator's job; "": the default
 	orchestrators int
+	volume        string            // host volume of the configurations of function tools; "": they go with the allocation
 	serve         []string          // settings of the orchestrator, NAME=VALUE
 	more          map[string]string // of the orchestrator's environment, that is to stay
+
+	volumeWas  string   // that of what runs
+	volumeOf   []string // the machines that have it
+	volumeHunt error    // why that cannot be told
 
 	index    uint64          // of the job that runs, at which this one replaces it
 	was      jobs.Template   // what runs
@@ -138,7 +143,7 @@ func appliesTo(flag string) []string {
 		return []string{"sandboxd", "orchestrator", "prepull", "policy"}
 	case "node-pool", "datacenter", "region", "image":
 		return []string{"sandboxd", "orchestrator", "prepull"}
-	case "orchestrator", "orchestrators", "serve":
+	case "orchestrator", "orchestrators", "config-volume", "serve":
 		return []string{"orchestrator"}
 	default:
 		return []string{"sandboxd", "orchestrator"}
@@ -204,6 +209,7 @@ func (j *nomadJob) flags(flags *pflag.FlagSet) {
 	flags.StringVar(&t.Command, "sandboxd", "", "program of the other drivers, on the machines' disks")
 	flags.StringVar(&j.orchestrator, "orchestrator", "", "image of the orchestrator's own job, or its program with the other drivers")
 	flags.IntVar(&j.orchestrators, "orchestrators", 1, "how many orchestrators serve the pool side by side")
+	flags.StringVar(&j.volume, "config-volume", "", "host `volume` of Nomad, on one machine, that keeps the configurations of function tools: all orchestrators run there and share them; \"\": each allocation has its own")
 	flags.StringArrayVar(&j.serve, "serve", nil, "`NAME=VALUE` of a flag of \"orchestrator serve\", as max-containers=8, for the orchestrator's job; may be repeated; NAME= takes it back")
 	flags.StringVar(&t.Namespace, "namespace", "", "namespace of the job, which is that of the orchestrator and of its pool")
 	flags.StringVar(&t.Region, "region", "", "region of the job; without it NOMAD_REGION, else the agent's")

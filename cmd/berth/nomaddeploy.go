@@ -92,7 +92,11 @@ func (j *nomadJob) make(ctx context.Context, o *operate.Operator, name string, f
 	if err != nil {
 		return jobs.File{}, err
 	}
-	return j.build(name, slices.Sorted(maps.Keys(nomadFiles())), flags)
+	file, err := j.build(name, slices.Sorted(maps.Keys(nomadFiles())), flags)
+	if err == nil && name == "orchestrator" && j.volume != "" {
+		j.volumeOf, j.volumeHunt = o.WithVolume(ctx, j.volume, j.template)
+	}
+	return file, err
 }
 
 func (j *nomadJob) fromPool(ctx context.Context, o *operate.Operator, flags *pflag.FlagSet) error {
@@ -120,6 +124,9 @@ func (j *nomadJob) fromOrchestrator(ctx context.Context, o *operate.Operator, fl
 		j.orchestrators = running.Count
 	}
 	j.more = running.More
+	if j.volumeWas = running.Volume; !flags.Changed("config-volume") {
+		j.volume = running.Volume
+	}
 	if err := j.adopt(running.Template, flags); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -189,6 +190,12 @@ func rendered(t *testing.T, args ...string) object {
 // deployed is a Nomad on which the jobs run, and those that are registered.
 func deployed(t *testing.T, jobs ...object) (registered func() []object) {
 	t.Helper()
+	return deployedWith(t, nil, jobs...)
+}
+
+// deployedWith is deployed, on a Nomad that has more answers.
+func deployedWith(t *testing.T, more map[string]any, jobs ...object) (registered func() []object) {
+	t.Helper()
 	var mu sync.Mutex
 	var all []object
 	answers := map[string]any{
@@ -209,8 +216,9 @@ func deployed(t *testing.T, jobs ...object) (registered func() []object) {
 	}
 	for _, id := range []string{"berth-default", "berth-orchestrator", "berth-big"} {
 		answers["PUT job/"+id+"/plan"] = object{"Diff": object{"Type": "Edited"}, "JobModifyIndex": 8}
-		answers["GET var/nomad/jobs/"+id] = object{"Path": "nomad/jobs/" + id, "Items": object{"token": "t"}}
+		answers["GET var/nomad/jobs/"+id] = object{"Path": "nomad/jobs/" + id, "Items": object{"token": "t", "config_keys": "k"}}
 	}
+	maps.Copy(answers, more)
 	nomadDouble(t, answers)
 	return func() []object {
 		mu.Lock()
@@ -349,7 +357,7 @@ func TestNomadDeployReplacesTheJobThatItHasRead(t *testing.T) {
 			"PUT job/" + id + "/plan": object{"JobModifyIndex": 12},
 			"PUT validate/job":        object{},
 			"GET var/nomad/jobs/" + id: object{
-				"Path": "nomad/jobs/" + id, "Items": object{"token": "t"},
+				"Path": "nomad/jobs/" + id, "Items": object{"token": "t", "config_keys": "k"},
 			},
 			"PUT jobs": func(r *http.Request) any {
 				if err := json.NewDecoder(r.Body).Decode(&enforced); err != nil {

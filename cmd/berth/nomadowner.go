@@ -19,7 +19,7 @@ func (a *app) refusal(name string, j *nomadJob, given *pflag.FlagSet) error {
 	switch name {
 	case "sandboxd":
 	case "orchestrator":
-		return j.abandoned()
+		return cmp.Or(j.abandoned(), a.forgotten(j))
 	default:
 		return nil
 	}
@@ -38,6 +38,26 @@ func (j *nomadJob) abandoned() error {
 	}
 	return fmt.Errorf("the orchestrator serves job %s, which would run on with nobody to serve it: another pool has a namespace of its own, by --namespace, "+
 		"or is one more of the \"templates:\" in the file that the orchestrator's --config names", j.was.Job)
+}
+
+// forgotten is the error that the orchestrators would not know the
+// configurations of function tools that they know now, or one not those of
+// another, or that there is no place for them.
+func (a *app) forgotten(j *nomadJob) error {
+	if j.volumeHunt != nil {
+		a.progress("which machines have the volume %s cannot be told: %v", j.volume, j.volumeHunt)
+	}
+	switch machines := strings.Join(j.volumeOf, ", "); {
+	case j.volumeWas != "" && j.volume != j.volumeWas:
+		return fmt.Errorf("the configurations of function tools are on volume %s, and would be left there: move the files config.db* to where they are to be", j.volumeWas)
+	case j.volume == "" || j.volumeHunt != nil || len(j.volumeOf) == 1:
+		return nil
+	case machines == "":
+		return fmt.Errorf("no machine of these datacenters and this node pool has a host volume %s: make it, by \"host_volume\" in a client's configuration, or by `nomad volume create`", j.volume)
+	default:
+		return fmt.Errorf("%s have a host volume %s each: an orchestrator on one of them does not know what those of the others were told. "+
+			"Have one machine have it, or --node-pool and --datacenter leave one of them", machines, j.volume)
+	}
 }
 
 // lowered is the error that the pool would have fewer containers than run. The
@@ -146,7 +166,7 @@ func (j *nomadJob) differs(own jobs.Template, given *pflag.FlagSet) differences 
 	here, there, all := of(j.template), of(own), differences{}
 	for name, value := range here {
 		switch name {
-		case "namespace", "region", "orchestrator", "orchestrators", "serve":
+		case "namespace", "region", "orchestrator", "orchestrators", "config-volume", "serve":
 			continue
 		case "count":
 			if !given.Changed(name) {

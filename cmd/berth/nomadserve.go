@@ -30,7 +30,7 @@ func settingFlags() map[string]string {
 // settingsOfTheJob are what the orchestrator's job needs to be as they are, or
 // that would name what its allocation does not have.
 func settingsOfTheJob() []string {
-	return []string{"backend", "config", "data-dir", "drain-timeout", "listen", "log-json", "metrics-token-file", "nomad-jobs", "token-file"}
+	return []string{"backend", "config", "config-key-file", "data-dir", "drain-timeout", "listen", "log-json", "metrics-token-file", "nomad-jobs", "token-file"}
 }
 
 // settingVariable is the environment variable of a setting.
@@ -50,7 +50,7 @@ func served(given []string) (map[string]string, error) {
 			return nil, usagef("--serve %.80q: want NAME=VALUE, as max-containers=8", one)
 		case ours:
 			return nil, usagef("--serve %s: give it by --%s", name, flag)
-		case slices.Contains(settingsOfTheJob(), name):
+		case slices.Contains(settingsOfTheJob(), name) && value != "":
 			return nil, usagef("--serve %s: the orchestrator's job says it", name)
 		case len(values[name]) > 0 && name != "env" && name != "sandboxd-arg":
 			return nil, usagef("--serve %s: it is given twice", name)
@@ -82,6 +82,11 @@ func (j *nomadJob) orchestratorFile(given *pflag.FlagSet) (jobs.File, error) {
 	} else {
 		maps.Copy(file.Job.TaskGroups[0].Tasks[0].Env, j.more)
 	}
+	if j.volume != "" {
+		if err := file.KeepConfigs(j.volume); err != nil {
+			return jobs.File{}, usagef("--config-volume: %v", err)
+		}
+	}
 	group := file.Job.TaskGroups[0]
 	group.Count = &j.orchestrators
 	if j.orchestrator != "" {
@@ -98,12 +103,16 @@ func (j *nomadJob) orchestratorFile(given *pflag.FlagSet) (jobs.File, error) {
 // them are the pool's, whose job is to be made of what the orchestrator takes
 // them for. The error is the orchestrator's own.
 func (j *nomadJob) withSettings(file jobs.File, settings map[string]string) (jobs.File, error) {
-	env := maps.Clone(file.Job.TaskGroups[0].Tasks[0].Env)
+	own := file.Job.TaskGroups[0].Tasks[0].Env
+	env := maps.Clone(own)
 	maps.Copy(env, j.more)
 	maps.Copy(env, settings)
 	for name, value := range settings {
 		if value == "" {
 			delete(env, name)
+			if own[name] != "" && !jobs.OfPool(name) { // the job's own counts again
+				env[name] = own[name]
+			}
 		}
 	}
 	var environ []string

@@ -33,10 +33,9 @@ func execClient(t *testing.T) string {
 	return "client {\n  chroot_env {\n" + text.String() + "  }\n}\n"
 }
 
-func TestAPoolOfTheDriverExec(t *testing.T) {
-	t.Parallel()
-	nomadtest.Program(t)
-	a := nomadtest.Start(t, nomadtest.Config{Extra: execClient(t)})
+// needExec says that the test takes a Nomad with the driver exec.
+func needExec(t *testing.T, a *nomadtest.Agent) {
+	t.Helper()
 	node, _, err := a.Client.Nodes().Info(a.NodeID(), nil)
 	require.NoError(t, err)
 	driver := node.Drivers[string(jobs.Exec)]
@@ -47,6 +46,13 @@ func TestAPoolOfTheDriverExec(t *testing.T) {
 		err = errors.New(driver.HealthDescription)
 	}
 	need.Facility(t, "nomad-exec", err)
+}
+
+func TestAPoolOfTheDriverExec(t *testing.T) {
+	t.Parallel()
+	nomadtest.Program(t)
+	a := nomadtest.Start(t, nomadtest.Config{Extra: execClient(t)})
+	needExec(t, a)
 	o := serve(
 		t, a.URL, "--nomad-driver", "exec", "--sandboxd", "/usr/local/bin/sandboxd", "--isolation-require", "ns",
 		"--containers", "1", "--max-containers", "2", "--slots", "2", "--idle-after", "1s", "--shrink-cooldown", "1s",
@@ -59,6 +65,6 @@ func TestAPoolOfTheDriverExec(t *testing.T) {
 	held := hold(t, o)
 	o.await(t, "one container", func() bool { return len(o.ids(t)) == 1 })
 	assert.Equal(t, "kept", held.run(t, "cat f"))
-	_, err = o.Release(t.Context(), held.lease.ID)
+	_, err := o.Release(t.Context(), held.lease.ID)
 	require.NoError(t, err)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"berth/jobs"
+	"berth/orchestrator/config"
 )
 
 // Deployed is how a deployment ended.
@@ -19,7 +21,7 @@ type Deployed struct {
 	Job         string   `json:"job"`
 	Version     uint64   `json:"version"`
 	ModifyIndex uint64   `json:"job_modify_index"`
-	Variable    string   `json:"variable,omitempty"`   // path of the one that was made, because there was none
+	Variable    string   `json:"variable,omitempty"`   // path of the one that was made, or given items, because there were none
 	Evaluation  string   `json:"evaluation,omitempty"` // ID
 	Deployment  string   `json:"deployment,omitempty"` // ID; "": Nomad made none, as nothing was to be replaced
 	Status      string   `json:"status"`               // registered, successful, complete, failed, cancelled
@@ -50,7 +52,7 @@ func (o *Operator) Deploy(ctx context.Context, job *api.Job, index uint64, detac
 		return d, err
 	}
 	if d.Variable != "" {
-		progress("made variable %s", d.Variable)
+		progress("made secrets in variable %s", d.Variable)
 	}
 	answer, _, err := o.client.Jobs().EnforceRegister(job, index, new(api.WriteOptions).WithContext(ctx))
 	if err != nil {
@@ -74,44 +76,56 @@ func (o *Operator) Deploy(ctx context.Context, job *api.Job, index uint64, detac
 	return d, err
 }
 
-// secret makes the variable that the job's templates read, if there is none.
-func (o *Operator) secret(ctx context.Context, job *api.Job) (made string, err error) {
-	path, reads := jobs.VariablePath(*job.ID), false
+// secrets are the items of the job's variable that its templates cannot do
+// without, and the keys of configurations where they read those.
+func secrets(job *api.Job) map[string]string {
+	path, items := jobs.VariablePath(*job.ID), map[string]string{}
 	for _, group := range job.TaskGroups {
 		for _, task := range group.Tasks {
 			for _, t := range task.Templates {
-				reads = reads || strings.Contains(value(t.EmbeddedTmpl), path)
+				text := value(t.EmbeddedTmpl)
+				if strings.Contains(text, path) {
+					items[jobs.Secret] = rand.Text() + rand.Text()
+				}
+				if strings.Contains(text, "."+jobs.ConfigKeys+".") {
+					items[jobs.ConfigKeys] = config.NewKey()
+				}
 			}
 		}
 	}
-	if !reads {
+	return items
+}
+
+// secret makes the variable that the job's templates read, if there is none,
+// and the items that it lacks.
+func (o *Operator) secret(ctx context.Context, job *api.Job) (made string, err error) {
+	path, lacks := jobs.VariablePath(*job.ID), secrets(job)
+	if len(lacks) == 0 {
 		return "", nil
 	}
-	known, _, err := o.client.Variables().Peek(path, new(api.QueryOptions).WithContext(ctx))
-	if err != nil {
-		return "", fmt.Errorf("read variable %s: %w", path, err)
-	}
-	items := map[string]string{jobs.Secret: rand.Text() + rand.Text(), jobs.EnvItem: ""}
-	v := &api.Variable{Path: path, Items: items}
-	if known != nil {
-		if known.Items[jobs.Secret] != "" {
+	for {
+		known, _, err := o.client.Variables().Peek(path, new(api.QueryOptions).WithContext(ctx))
+		if err != nil {
+			return "", fmt.Errorf("read variable %s: %w", path, err)
+		}
+		v := &api.Variable{Path: path, Items: map[string]string{jobs.EnvItem: ""}}
+		if known != nil {
+			v = known
+			maps.DeleteFunc(lacks, func(name, _ string) bool { return known.Items[name] != "" })
+		}
+		if len(lacks) == 0 {
 			return "", nil
 		}
-		v.ModifyIndex = known.ModifyIndex
-		for name, text := range known.Items {
-			if text != "" {
-				items[name] = text
-			}
+		maps.Copy(v.Items, lacks)
+		_, _, err = o.client.Variables().CheckedUpdate(v, new(api.WriteOptions).WithContext(ctx))
+		if _, lost := errors.AsType[api.ErrCASConflict](err); lost {
+			continue // somebody has made it meanwhile
 		}
+		if err != nil {
+			return "", fmt.Errorf("write variable %s: %w", path, err)
+		}
+		return path, nil
 	}
-	_, _, err = o.client.Variables().CheckedUpdate(v, new(api.WriteOptions).WithContext(ctx))
-	if _, lost := errors.AsType[api.ErrCASConflict](err); lost {
-		return "", nil // somebody has made it meanwhile
-	}
-	if err != nil {
-		return "", fmt.Errorf("write variable %s: %w", path, err)
-	}
-	return path, nil
 }
 
 // look is how long one blocking query waits.

@@ -3,6 +3,7 @@ package operate_test
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"berth/jobs"
 	"berth/orchestrator/backend/nomad/operate"
+	"berth/orchestrator/config"
 )
 
 func TestRunningJobGivesBackTheTemplateThatItWasMadeOf(t *testing.T) {
@@ -139,7 +141,7 @@ func TestDeployMakesTheSecretAndFollowsUntilItIsHealthy(t *testing.T) {
 		Status: "successful", Words: "Deployment completed successfully", Warnings: "mind the gap",
 	}, got)
 	assert.Equal(t, steps{
-		"made variable nomad/jobs/berth-t", "registered job berth-t, version 1", "warnings: mind the gap",
+		"made secrets in variable nomad/jobs/berth-t", "registered job berth-t, version 1", "warnings: mind the gap",
 		"deployment deployme running: sandboxd: 0 of 2 healthy, 0 unhealthy", "deployment deployme running: sandboxd: 1 of 2 healthy, 0 unhealthy",
 		"deployment deployme successful: sandboxd: 2 of 2 healthy, 0 unhealthy",
 	}, told, "each step is told once")
@@ -152,6 +154,72 @@ func TestDeployMakesTheSecretAndFollowsUntilItIsHealthy(t *testing.T) {
 	assert.Equal(t, "registered", got.Status, "it does not wait when it is told so")
 	assert.Empty(t, got.Variable)
 	assert.Equal(t, items, d.variables["nomad/jobs/berth-t"].Items, "the secret that is there stays")
+}
+
+func TestDeployGivesTheOrchestratorsVariableWhatItLacks(t *testing.T) {
+	d := newDouble(t)
+	job, err := jobs.Orchestrator(template())
+	require.NoError(t, err)
+	path := jobs.VariablePath(jobs.OrchestratorJob)
+	items := func() api.VariableItems { return d.variables[path].Items }
+	deploy := func() operate.Deployed {
+		t.Helper()
+		d.job, d.evaluation = nil, []api.Evaluation{{Status: "complete"}}
+		got, err := d.operator().Deploy(t.Context(), job, 0, true, func(string, ...any) {})
+		require.NoError(t, err)
+		return got
+	}
+	assert.Equal(t, path, deploy().Variable)
+	keys, err := config.ParseKeys(items()[jobs.ConfigKeys])
+	require.NoError(t, err, "they are as a file of keys has them")
+	assert.False(t, keys.Empty())
+	assert.GreaterOrEqual(t, len(items()[jobs.Secret]), 40)
+
+	made := maps.Clone(items())
+	assert.Empty(t, deploy().Variable)
+	assert.Equal(t, made, items(), "those that are there stay")
+
+	d.variables[path].Items = api.VariableItems{jobs.Secret: "t", jobs.Metrics: "m", "ours": "", jobs.ConfigKeys: ""}
+	conflicts := 1
+	d.fault = func(r *http.Request) (int, string) { // somebody writes it meanwhile
+		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, path) && conflicts > 0 {
+			conflicts--
+			d.variables[path].ModifyIndex++
+			d.variables[path].Items["other"] = "o"
+		}
+		return 0, ""
+	}
+	assert.Equal(t, path, deploy().Variable)
+	key := items()[jobs.ConfigKeys]
+	assert.Len(t, key, 44)
+	assert.Equal(t, api.VariableItems{jobs.Secret: "t", jobs.Metrics: "m", "ours": "", "other": "o", jobs.ConfigKeys: key}, items())
+}
+
+func TestMachinesWithAVolumeAreThoseThatMayHaveTheJob(t *testing.T) {
+	d := newDouble(t)
+	d.nodes = []*api.NodeListStub{
+		{Name: "b", Datacenter: "dc1", NodePool: "default", Status: "ready"},
+		{Name: "a", Datacenter: "dc2", NodePool: "default", Status: "disconnected"},
+		{Name: "c", Datacenter: "dc1", NodePool: "default", Status: "down"},
+		{Name: "d", Datacenter: "east", NodePool: "gpu", Status: "ready"},
+	}
+	asked := ""
+	d.fault = func(r *http.Request) (int, string) {
+		asked = r.URL.Query().Get("filter")
+		return 0, ""
+	}
+	for want, with := range map[string]jobs.Template{
+		"a b": {Datacenters: []string{"*"}}, "b": {Datacenters: []string{"dc1"}, NodePool: "default"}, "a": {Datacenters: []string{"dc[2-9]", "x"}},
+		"d": {Datacenters: []string{"*"}, NodePool: "gpu"}, "a b d": {Datacenters: []string{"*"}, NodePool: "all"}, "": {Datacenters: []string{"*"}, NodePool: "x"},
+	} {
+		have, err := d.operator().WithVolume(t.Context(), "berth.configs", with)
+		require.NoError(t, err)
+		assert.Equal(t, want, strings.Join(have, " "))
+		assert.Equal(t, `"berth.configs" in HostVolumes`, asked)
+	}
+	d.fault = func(*http.Request) (int, string) { return http.StatusForbidden, "Permission denied" }
+	_, err := d.operator().WithVolume(t.Context(), "v", jobs.Template{})
+	require.ErrorContains(t, err, "Permission denied")
 }
 
 func TestDeployThatFailsHasNomadsWords(t *testing.T) {

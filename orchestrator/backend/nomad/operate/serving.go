@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 
 	"berth/jobs"
@@ -16,7 +17,8 @@ type Serving struct {
 	Template jobs.Template     // that the orchestrator makes its pool's job of
 	Runs     string            // its image, or its program
 	Count    int               // of orchestrators
-	More     map[string]string // of its environment, that the template does not say
+	Volume   string            // where the configurations of function tools are; "": with the allocation
+	More     map[string]string // of its environment, that neither the template nor the volume say
 
 	ModifyIndex uint64 // for Deploy; 0: there is no such job, also none that was stopped
 }
@@ -41,6 +43,8 @@ func (o *Operator) Serving(ctx context.Context) (s Serving, found bool, err erro
 	if s.Template, s.More, err = jobs.PoolOf(task.Env); err != nil {
 		return Serving{}, false, fmt.Errorf("read job %s: %w", jobs.OrchestratorJob, err)
 	}
+	s.Volume = jobs.ConfigVolume(running)
+	maps.DeleteFunc(s.More, jobs.OfVolume)
 	s.Template.Namespace, s.Template.Region = value(running.Namespace), value(running.Region)
 	image, _ := task.Config["image"].(string)
 	command, _ := task.Config["command"].(string)

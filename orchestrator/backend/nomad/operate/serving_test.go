@@ -18,8 +18,10 @@ func TestServingGivesBackWhatTheOrchestratorsJobWasMadeOf(t *testing.T) {
 	assert.False(t, found)
 
 	of := jobs.Template{Job: "berth-t", Namespace: "n", Driver: jobs.Exec, Command: "/x/sandboxd", Count: 7, Slots: 30, Isolation: "ns"}
-	job, err := jobs.Orchestrator(of)
+	file, err := jobs.OrchestratorFile(of)
 	require.NoError(t, err)
+	require.NoError(t, file.KeepConfigs("berth-configs"))
+	job := file.Job
 	job.TaskGroups[0].Count = new(2)
 	job.TaskGroups[0].Tasks[0].Env["ORCHESTRATOR_MAX_CONTAINERS"] = "9"
 	text, err := json.Marshal(job) // as it comes over the wire
@@ -35,6 +37,8 @@ func TestServingGivesBackWhatTheOrchestratorsJobWasMadeOf(t *testing.T) {
 	assert.Equal(t, 2, got.Count)
 	assert.Equal(t, "9", got.More["ORCHESTRATOR_MAX_CONTAINERS"])
 	assert.NotContains(t, got.More, "ORCHESTRATOR_SLOTS")
+	assert.Equal(t, "berth-configs", got.Volume)
+	assert.NotContains(t, got.More, "ORCHESTRATOR_CONFIG_DB", "the volume says it")
 
 	d.job.TaskGroups[0].Tasks[0].Env["ORCHESTRATOR_SLOTS"] = "many"
 	_, _, err = o.Serving(t.Context())
