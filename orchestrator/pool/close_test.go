@@ -41,12 +41,6 @@ func seats(t *testing.T, f *fleet, n int, cfg pool.Config) (all []*seat, pools [
 	return all, pools
 }
 
-func (f *fleet) ended() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return append([]string(nil), f.stopped...)
-}
-
 func TestAMachineThatIsDrainedGetsNoLeaseAndKeepsThoseItHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet()
@@ -173,14 +167,14 @@ func TestAnOrchestratorThatDoesNotLeadStartsAndStopsNothing(t *testing.T) {
 		c.set(func() { c.cut = true })
 		pass(5 * time.Minute)
 		assert.Len(t, f.all(), 2)
-		assert.Equal(t, 0, f.started)
+		assert.Equal(t, 0, f.starts())
 		assert.Empty(t, f.ended())
 		assert.False(t, p.Stats()[0].Duty.Held)
 
 		who.leads.Store(true)
 		pass(10 * time.Second)
 		assert.True(t, p.Stats()[0].Duty.Held)
-		assert.Positive(t, f.started)
+		assert.Positive(t, f.starts())
 		assert.NotEmpty(t, f.ended(), "and now that it leads it does all of it")
 	})
 }
@@ -259,6 +253,6 @@ func TestNoStopTakesALeaseThatAnotherOrchestratorGave(t *testing.T) {
 			}
 		}
 		assert.Greater(t, len(f.ended()), 20, "or nothing was tried")
-		t.Log("containers stopped", len(f.ended()), "started", f.started)
+		t.Log("containers stopped", len(f.ended()), "started", f.starts())
 	})
 }

@@ -49,21 +49,21 @@ func TestCallersWhoWaitElsewhereHaveThePoolGrow(t *testing.T) {
 			pools = append(pools, p)
 		}
 		pass(10 * time.Second)
-		assert.Zero(t, f.started, "nobody waits")
+		assert.Zero(t, f.starts(), "nobody waits")
 		var callers []*asked
 		for i := range 3 {
 			callers = append(callers, ask(t.Context(), pools[1], pool.Request{Trajectory: fmt.Sprint(i), Wait: time.Hour}))
 		}
 		pass(1100 * time.Millisecond)
 		assert.Equal(t, 3, waiting.Load().Waiting)
-		assert.Equal(t, 2, f.started, "for three callers, with two slots each")
+		assert.Equal(t, 2, f.starts(), "for three callers, with two slots each")
 		pass(10 * time.Second)
 		for _, c := range callers {
 			assert.True(t, c.done.Load())
 			require.NoError(t, c.err)
 		}
 		assert.Zero(t, waiting.Load().Waiting)
-		assert.Equal(t, 2, f.started, "and no more")
+		assert.Equal(t, 2, f.starts(), "and no more")
 
 		// Who has read the last container that came is believed at once.
 		for i := range 4 {
@@ -74,7 +74,7 @@ func TestCallersWhoWaitElsewhereHaveThePoolGrow(t *testing.T) {
 				continue
 			}
 			pass(2 * time.Second) // who scales reads of the leases of others once a second
-			assert.Equal(t, 3+i/2, f.started)
+			assert.Equal(t, 3+i/2, f.starts())
 			for range 100 {
 				if !c.done.Load() {
 					pass(100 * time.Millisecond)

@@ -107,7 +107,7 @@ func TestAContainerOfHopelessSlotsIsReplaced(t *testing.T) {
 		_, err := p.Release(t.Context(), acquire(t, p, "x").Ref(), true)
 		assert.Equal(t, slots.KindResetFailed, kind(err))
 		s := stays(p, time.Minute)
-		assert.Equal(t, []string{c.known.ID}, f.stopped)
+		assert.Equal(t, []string{c.known.ID}, f.ended())
 		assert.Equal(t, 2, s.Available)
 	})
 }
@@ -183,7 +183,7 @@ func TestASilentContainerIsLostWithItsLeases(t *testing.T) {
 		}
 		s := stays(p, time.Minute)
 		<-gone
-		assert.Equal(t, []string{c.known.ID}, f.stopped)
+		assert.Equal(t, []string{c.known.ID}, f.ended())
 		assert.Equal(t, 2, s.Available, "another one took its place")
 		assert.NotEqual(t, c.known.ID, acquire(t, p, "x").Container.ID)
 	})
@@ -198,14 +198,14 @@ func TestASilentContainerIsKeptAsLongAsALeaseMayHold(t *testing.T) {
 		l := acquire(t, p, "x")
 		c.set(func() { c.cut = true })
 		stays(p, 50*time.Second)
-		assert.Empty(t, f.stopped)
+		assert.Empty(t, f.ended())
 		c.set(func() { c.cut = false })
 		stays(p, 2*time.Second)
 		_, err := p.Renew(t.Context(), l.Ref(), 0)
 		require.NoError(t, err)
 		c.set(func() { c.cut = true })
 		stays(p, 65*time.Second)
-		assert.Equal(t, []string{c.known.ID}, f.stopped)
+		assert.Equal(t, []string{c.known.ID}, f.ended())
 	})
 }
 
@@ -307,18 +307,18 @@ func TestCordonDrainAndRecycle(t *testing.T) {
 
 		require.NoError(t, p.Recycle(t.Context(), old, 0))
 		s := stays(p, time.Minute)
-		assert.Empty(t, f.stopped, "x still works there")
+		assert.Empty(t, f.ended(), "x still works there")
 		assert.Equal(t, map[pool.ContainerState]int{pool.ContainerDraining: 1, pool.ContainerReady: 1}, s.Containers)
 		fresh := acquire(t, p, "z").Container.ID
 		assert.NotEqual(t, old, fresh)
 		_, err = p.Release(t.Context(), l.Ref(), true)
 		require.NoError(t, err)
 		stays(p, 2*time.Second)
-		assert.Equal(t, []string{old}, f.stopped)
+		assert.Equal(t, []string{old}, f.ended())
 
 		require.NoError(t, p.Drain(t.Context(), fresh, 10*time.Second))
 		stays(p, 15*time.Second)
-		assert.Equal(t, []string{old, fresh}, f.stopped, "its time is over, and z's slot lost")
+		assert.Equal(t, []string{old, fresh}, f.ended(), "its time is over, and z's slot lost")
 		_, err = p.Lookup(t.Context(), "t", "z")
 		assert.Equal(t, slots.KindSlotLost, kind(err))
 		for _, do := range []error{p.Cordon(t.Context(), old, true), p.Drain(t.Context(), old, 0), p.Recycle(t.Context(), old, 0)} {
@@ -342,7 +342,7 @@ func TestThePoolGrowsWithItsQueueAndShrinksWhenIdle(t *testing.T) {
 			waiting = append(waiting, ask(t.Context(), p, pool.Request{Trajectory: fmt.Sprint(i), Wait: time.Hour}))
 		}
 		s := stays(p, 10*time.Second)
-		assert.Equal(t, 3, f.started, "never above the maximum")
+		assert.Equal(t, 3, f.starts(), "never above the maximum")
 		assert.Equal(t, 6, s.Acquired)
 		assert.Equal(t, 2, s.Queue)
 		assert.Equal(t, 2, p.Waiting(s.Template))
@@ -359,7 +359,7 @@ func TestThePoolGrowsWithItsQueueAndShrinksWhenIdle(t *testing.T) {
 		assert.Equal(t, 2, s.Acquired)
 		assert.Equal(t, 3, s.Containers[pool.ContainerReady])
 		s = stays(p, 5*time.Minute)
-		assert.Len(t, f.stopped, 3, "their TTL is over, and all are idle")
+		assert.Len(t, f.ended(), 3, "their TTL is over, and all are idle")
 		assert.Zero(t, s.Slots)
 	})
 }
@@ -371,8 +371,8 @@ func TestAContainerThatDoesNotStartIsTriedLessAndLessOften(t *testing.T) {
 		p := open(t, f, pool.Config{Templates: []pool.Template{scaled(1, 1)}})
 		waits := ask(t.Context(), p, pool.Request{Trajectory: "x", Wait: time.Hour})
 		stays(p, 10*time.Minute)
-		assert.Less(t, f.started, 20)
-		assert.Greater(t, f.started, 10)
+		assert.Less(t, f.starts(), 20)
+		assert.Greater(t, f.starts(), 10)
 		f.mu.Lock()
 		f.refuse = nil
 		f.mu.Unlock()

@@ -70,6 +70,20 @@ func (f *fleet) Stop(_ context.Context, id string, _ time.Duration) error {
 	return nil
 }
 
+// starts is how many containers the pool has wanted started, ended which it has
+// stopped. Nothing orders a test's look at them and what the pool does later.
+func (f *fleet) starts() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.started
+}
+
+func (f *fleet) ended() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.stopped)
+}
+
 // kill ends a container for good.
 func (f *fleet) kill(id, reason string) {
 	f.mu.Lock()

@@ -240,7 +240,7 @@ func TestNoSlotEverHasTwoHolders(t *testing.T) {
 			assert.Equal(t, s.Slots, s.Available)
 			assert.GreaterOrEqual(t, s.Slots, 16)
 		}
-		t.Logf("%d containers were started, %d leases given or renewed", f.started, c.ledger.claims)
+		t.Logf("%d containers were started, %d leases given or renewed", f.starts(), c.ledger.claims)
 	})
 	t.Logf("%d operations in %v", n, time.Since(start).Round(time.Millisecond))
 }
