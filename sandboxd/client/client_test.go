@@ -199,14 +199,16 @@ func TestAnExecutionIsFollowedAndCancelled(t *testing.T) {
 			ended <- r
 		}
 	}()
-	require.Eventually(t, func() bool {
-		_, state, err := f.Result(t.Context(), "w")
-		return err == nil && state == api.StateRunning
+	require.Eventually(t, func() bool { // it runs before it says something
+		_, total, err := f.Output(t.Context(), "w", "stdout", 0, 0)
+		return err == nil && total == 7
 	}, 30*time.Second, time.Millisecond)
-	p, total, err := f.Output(t.Context(), "w", "stdout", 2, 3)
+	_, state, err := f.Result(t.Context(), "w")
+	require.NoError(t, err)
+	assert.Equal(t, api.StateRunning, state)
+	p, _, err := f.Output(t.Context(), "w", "stdout", 2, 3)
 	require.NoError(t, err)
 	assert.Equal(t, "iti", string(p))
-	assert.EqualValues(t, 7, total)
 	r, state, err := f.Cancel(t.Context(), "w")
 	require.NoError(t, err)
 	assert.Empty(t, state)
