@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -80,7 +79,7 @@ func (e Engine) Best() slots.Level {
 func Project(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	require.NoError(t, os.CopyFS(filepath.Join(dir, "images"), os.DirFS(Images())))
+	require.NoError(t, os.CopyFS(filepath.Join(dir, "images"), os.DirFS(Images(t))))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
 	program, err := os.ReadFile(sandboxtest.Agent(t))
 	require.NoError(t, err)
@@ -91,10 +90,13 @@ func Project(t testing.TB) string {
 	return dir
 }
 
-// Images is the folder of the images, by its full path.
-func Images() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "images")
+// Images is the folder of the images, by its full path: beside go.mod, since a
+// test binary need not know where it was compiled.
+func Images(t testing.TB) string {
+	t.Helper()
+	mod, err := exec.CommandContext(t.Context(), "go", "env", "GOMOD").Output()
+	require.NoError(t, err)
+	return filepath.Join(filepath.Dir(string(mod)), "images")
 }
 
 // Build runs images/build of a Project with the variables and returns what it

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 )
@@ -33,9 +32,7 @@ func Agent(t testing.TB) string {
 		// Slots run it under their own uid.
 		agent.err = os.Chmod(dir, 0o755)
 		agent.path = filepath.Join(dir, "sandboxd")
-		_, file, _, _ := runtime.Caller(0)
-		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", agent.path, "./cmd/sandboxd")
-		build.Dir = filepath.Join(filepath.Dir(file), "..", "..", "..")
+		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", agent.path, "berth/cmd/sandboxd")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if agent.out, err = build.CombinedOutput(); err != nil {
 			agent.err = err

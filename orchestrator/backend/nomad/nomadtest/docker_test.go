@@ -35,7 +35,7 @@ func ownImage(t *testing.T, e dockertest.Engine) string {
 // dockerClient is what images says that a client with Docker needs.
 func dockerClient(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dockertest.Images(), "docker", "client.hcl"))
+	text, err := os.ReadFile(filepath.Join(dockertest.Images(t), "docker", "client.hcl"))
 	require.NoError(t, err)
 	return string(text)
 }
@@ -47,7 +47,7 @@ func TestAPoolOfDockerContainersScalesOutUnderLoadAndInWithLeasesHeld(t *testing
 	image := ownImage(t, e)
 	a := nomadtest.Start(t, nomadtest.Config{Driver: string(jobs.Docker), Extra: dockerClient(t)})
 	o := serve(
-		t, a.URL, "--nomad-driver", "docker", "--nomad-image", image, "--nomad-seccomp", filepath.Join(dockertest.Images(), "seccomp-slots.json"),
+		t, a.URL, "--nomad-driver", "docker", "--nomad-image", image, "--nomad-seccomp", filepath.Join(dockertest.Images(t), "seccomp-slots.json"),
 		"--containers", "1", "--max-containers", "3", "--slots", "2", "--idle-after", "1s", "--shrink-cooldown", "1s",
 		"--isolation-require", e.Best().String(), // the jobs' options give no less
 		// In a container the agent does not see which uids those outside use.
@@ -91,7 +91,7 @@ func TestAPoolOfDockerIsKeptByAnOrchestratorInDocker(t *testing.T) {
 
 	file, err := jobs.OrchestratorFile(jobs.Template{
 		Job: job, Image: "berth/agent:" + tag, Count: 1, Slots: 2, MemoryMB: 256, Isolation: e.Best().String(),
-		Seccomp: filepath.Join(dockertest.Images(), "seccomp-slots.json"), Args: []string{"--first-uid=" + strconv.Itoa(agenttest.ClaimUIDs(t))},
+		Seccomp: filepath.Join(dockertest.Images(t), "seccomp-slots.json"), Args: []string{"--first-uid=" + strconv.Itoa(agenttest.ClaimUIDs(t))},
 	})
 	require.NoError(t, err)
 	text, err := file.HCL()
