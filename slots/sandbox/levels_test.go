@@ -73,7 +73,7 @@ func holdAll(t *testing.T, l slots.Level) {
 func TestAtEveryLevelAsAnOrdinaryUser(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
-	cmd := reexec(t, nobody, nil, "-test.run=^TestAtEveryLevel$", "-test.v", "-test.timeout=90s")
+	cmd := reexec(t, nobody, nil, "-test.run=^TestAtEveryLevel$", "-test.v", "-test.timeout=5m")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	t.Logf("%s", firstLines(string(out), 60))
