@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -37,9 +38,9 @@ type Backend struct {
 	closed bool
 	pools  map[string]*pool // by job
 	all    map[string]*container
-	nodes  map[string]node   // that are drained, by ID
-	blind  bool              // we may not know of machines
-	ended  map[string]string // IDs that are used up, and why
+	nodes  map[string]node // that are drained, by ID
+	blind  bool            // we may not know of machines
+	ended  map[string]end  // IDs that are used up
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -52,7 +53,7 @@ func Open(ctx context.Context, config Config) (*Backend, error) {
 		return nil, fmt.Errorf("open nomad backend: %w", err)
 	}
 	b := &Backend{
-		config: config, newJob: make(chan struct{}, 1), item: strings.ToLower(rand.Text()[:12]), pools: map[string]*pool{}, all: map[string]*container{}, nodes: map[string]node{}, ended: map[string]string{},
+		config: config, newJob: make(chan struct{}, 1), item: strings.ToLower(rand.Text()[:12]), pools: map[string]*pool{}, all: map[string]*container{}, nodes: map[string]node{}, ended: map[string]end{},
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: config.dial}},
 	}
 	if b.client, err = connect(*config.API, config.dial); err != nil {
@@ -124,8 +125,8 @@ func (b *Backend) join(spec backend.Spec) (*container, error) {
 	switch {
 	case b.closed:
 		return nil, backend.Interrupted("start", spec.ID, errClosed)
-	case b.ended[spec.ID] != "":
-		return nil, backend.Ended(spec.ID, b.ended[spec.ID])
+	case b.ended[spec.ID].reason != "":
+		return nil, backend.Ended(spec.ID, b.ended[spec.ID].reason)
 	case c != nil && c.ending():
 		return nil, backend.Stopping(spec.ID)
 	case c != nil && !c.spec.Equal(spec):
@@ -182,7 +183,7 @@ func (b *Backend) Stop(ctx context.Context, id string, _ time.Duration) error {
 	if !c.ending() {
 		c.stopped = time.Now()
 		if !c.up {
-			b.ended[id] = "stopped while it was starting"
+			b.ended[id] = end{"stopped while it was starting", c.stopped}
 			c.pool.giveUpLocked(c, slots.Errorf(slots.KindConflict, "container %s was stopped while it was starting", id))
 		}
 	}
@@ -202,6 +203,29 @@ func (b *Backend) Stop(ctx context.Context, id string, _ time.Duration) error {
 		}
 		return backend.Interrupted("stop", id, fmt.Errorf("%w%s", context.Cause(ctx), words))
 	}
+}
+
+// end is how a container ended.
+type end struct {
+	reason string
+	at     time.Time
+}
+
+// endKept is for how long at least the ID of a container that has ended is known
+// to be used up: far longer than anybody goes on trying to start it, or a server
+// of Nomad lags behind.
+const endKept = time.Hour
+
+// forgetLocked forgets the ends of long ago, but those of containers that an
+// allocation is claimed for still: it is not to be taken for them.
+func (b *Backend) forgetLocked(now time.Time) {
+	claimed := map[string]bool{}
+	for _, p := range b.pools {
+		for id := range p.allocs {
+			claimed[p.claimLocked(id)] = true
+		}
+	}
+	maps.DeleteFunc(b.ended, func(id string, e end) bool { return !claimed[id] && now.Sub(e.at) > endKept })
 }
 
 // List is backend.Backend's.

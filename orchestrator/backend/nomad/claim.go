@@ -115,7 +115,7 @@ func (p *pool) heldLocked(path string) draft {
 	held := p.draftLocked(path)
 	maps.DeleteFunc(held.items, func(allocID, id string) bool {
 		gone := p.allocs[allocID] == nil && held.index < p.listed
-		return gone || p.released[allocID] || p.b.ended[id] != ""
+		return gone || p.released[allocID] || p.b.ended[id].reason != ""
 	})
 	return held
 }

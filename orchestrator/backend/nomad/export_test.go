@@ -37,6 +37,13 @@ func (b *Backend) Starting(id string) bool {
 	return c != nil && !c.up
 }
 
+// Used is how many IDs are known to be used up.
+func (b *Backend) Used() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.ended)
+}
+
 // Unheard is how many allocations are known to be on machines that Nomad does
 // not hear of.
 func (b *Backend) Unheard() (n int) {

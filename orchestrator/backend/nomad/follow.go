@@ -66,6 +66,9 @@ func (b *Backend) list(ctx context.Context, all []string) (index uint64, err err
 			index = at
 		}
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forgetLocked(time.Now())
 	return index, nil
 }
 

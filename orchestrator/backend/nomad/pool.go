@@ -128,7 +128,7 @@ func (p *pool) downLocked(c *container, reason string) {
 		reason = "stopped"
 	}
 	delete(p.b.all, c.spec.ID)
-	p.b.ended[c.spec.ID] = reason
+	p.b.ended[c.spec.ID] = end{reason, time.Now()}
 	p.b.feed.Down(c.spec.ID, reason)
 	close(c.over)
 	nudge(p.nudge)
@@ -189,7 +189,7 @@ func (p *pool) applyLocked(a *alloc, fresh bool) {
 // adoptLocked looks up whose the allocation is by now.
 func (p *pool) adoptLocked(a *alloc) {
 	id := p.claimLocked(a.id)
-	if id == "" || p.released[a.id] || a.url == "" || p.secret == "" || p.b.ended[id] != "" {
+	if id == "" || p.released[a.id] || a.url == "" || p.secret == "" || p.b.ended[id].reason != "" {
 		return
 	}
 	c := p.b.all[id]
