@@ -138,7 +138,7 @@ func settings(c *Config, main *pool.Template) (flags *flag.FlagSet, file *string
 func templateSettings(flags *flag.FlagSet, t *pool.Template) {
 	flags.StringVar(&t.Name, "template", "default", "name of the pool")
 	add(flags, integer{&t.MinContainers, 0, 1 << 16}, "containers", "2", "containers to keep running at least")
-	add(flags, integer{&t.MaxContainers, 0, 1 << 16}, "max-containers", "0", "containers to run at most; 0: as many as --containers")
+	add(flags, integer{&t.MaxContainers, 0, 1 << 16}, "max-containers", "0", "containers to run at most, without those on machines that Nomad does not hear of; 0: as many as --containers")
 	add(flags, integer{&t.Slots, 1, 2000}, "slots", "8", "slots of each container")
 	add(flags, integer{&t.FreeMargin, 0, 1 << 20}, "free-slots", "0", "slots that should be free for those who come next")
 	add(flags, duration{&t.IdleAfter}, "idle-after", "5m", "how long a container is empty before it may be stopped")

@@ -17,6 +17,10 @@ type Container struct {
 	Free   int       // slots that could be leased now; 0 for a container that is cordoned or cannot be reached
 	Empty  time.Time // since when it has no lease; the zero time when it has one
 	Rank   int       // the higher ones are drained first; see backend.Container
+
+	// Unheard says that nobody hears of its machine. It counts towards the minimum,
+	// as it may be back, and not towards the maximum, as it serves nobody new.
+	Unheard bool
 }
 
 // Stats is what there is.
@@ -49,14 +53,14 @@ type Decision struct {
 
 // Decide applies the policy to what there is.
 func Decide(have Stats, want Policy, now time.Time) Decision {
-	exist := len(have.Containers) + have.Starting
+	exist, heard := have.count()
 	if want.Max <= 0 {
 		return Decision{Want: exist}
 	}
 	floor := max(0, min(want.Min, want.Max))
 	switch {
-	case exist > want.Max:
-		return excess(have, exist-want.Max, exist)
+	case heard > want.Max:
+		return excess(have, heard-want.Max, exist)
 	case exist < floor:
 		return Decision{Want: floor, Start: floor - exist, Reason: fmt.Sprintf("%d of at least %d containers exist", exist, floor)}
 	}
@@ -66,11 +70,24 @@ func Decide(have Stats, want Policy, now time.Time) Decision {
 	return shrink(have, want, now, floor)
 }
 
+// count is how many containers there are or will be, and how many of them are
+// not out of hearing.
+func (have Stats) count() (exist, heard int) {
+	exist = len(have.Containers) + have.Starting
+	heard = exist
+	for _, c := range have.Containers {
+		if c.Unheard {
+			heard--
+		}
+	}
+	return exist, heard
+}
+
 // excess drains the n containers that lose the least: those with the fewest
 // leases, of these the ones of the highest rank, and of these the ones that are
 // empty the shortest, as what was kept longest is most likely wanted.
 func excess(have Stats, n, exist int) Decision {
-	order := slices.Clone(have.Containers)
+	order := slices.DeleteFunc(slices.Clone(have.Containers), func(c Container) bool { return c.Unheard })
 	slices.SortFunc(order, func(a, b Container) int {
 		return cmp.Or(cmp.Compare(a.Leased, b.Leased), cmp.Compare(b.Rank, a.Rank), b.Empty.Compare(a.Empty), cmp.Compare(b.ID, a.ID))
 	})
@@ -84,13 +101,13 @@ func excess(have Stats, n, exist int) Decision {
 
 // grow starts what the queue and the margin lack.
 func grow(have Stats, want Policy, now time.Time) Decision {
-	exist := len(have.Containers) + have.Starting
+	exist, heard := have.count()
 	free := have.Starting * want.Slots
 	for _, c := range have.Containers {
 		free += c.Free
 	}
 	lack := have.Queue + want.Margin - free
-	room := want.Max - exist
+	room := want.Max - heard
 	if lack <= 0 || room <= 0 || want.Slots <= 0 {
 		return Decision{Want: exist}
 	}
@@ -106,9 +123,10 @@ func grow(have Stats, want Policy, now time.Time) Decision {
 
 // shrink drains empty containers that nobody has needed for a while: those of
 // the highest rank first, and of these the one that is empty the longest. One
-// below a rank that is in use stays: its backend would not be rid of it.
+// below a rank that is in use stays: its backend would not be rid of it. The
+// minimum is left of those that are heard of: the others may never be back.
 func shrink(have Stats, want Policy, now time.Time, floor int) Decision {
-	exist := len(have.Containers) + have.Starting
+	exist, heard := have.count()
 	stay := Decision{Want: exist}
 	rested := !now.Before(have.Grew.Add(want.ShrinkCooldown)) && !now.Before(have.Shrank.Add(want.ShrinkCooldown))
 	if have.Queue > 0 || have.Starting > 0 || !rested {
@@ -130,9 +148,10 @@ func shrink(have Stats, want Policy, now time.Time, floor int) Decision {
 	})
 	d := stay
 	for _, c := range idle {
-		if d.Want <= floor || free-c.Free < want.Margin {
+		if heard <= floor || free-c.Free < want.Margin {
 			break
 		}
+		heard--
 		free -= c.Free
 		d.Want--
 		d.Drain = append(d.Drain, c.ID)

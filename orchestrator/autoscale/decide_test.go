@@ -26,6 +26,11 @@ func busy(id string, leased int) autoscale.Container {
 	return autoscale.Container{ID: id, Slots: 4, Leased: leased, Free: 4 - leased}
 }
 
+// unheard is a container out of hearing, with that many leases.
+func unheard(id string, leased int) autoscale.Container {
+	return autoscale.Container{ID: id, Slots: 4, Leased: leased, Unheard: true}
+}
+
 // ranked is the container with another rank.
 func ranked(rank int, c autoscale.Container) autoscale.Container {
 	c.Rank = rank
@@ -88,6 +93,21 @@ func TestDecideFollowsItsRules(t *testing.T) {
 		"too many, most of them starting: what starts cannot be drained": {
 			have:   autoscale.Stats{Containers: list{busy("a", 1)}, Starting: 3},
 			policy: func(p *autoscale.Policy) { p.Min, p.Max = 0, 1 }, want: 3, drain: []string{"a"},
+		},
+		"out of hearing, and nobody waits: nothing": {
+			have: autoscale.Stats{Containers: list{unheard("a", 1), unheard("b", 0), busy("c", 2)}}, policy: func(p *autoscale.Policy) { p.Min, p.Max = 3, 3 }, want: 3,
+		},
+		"out of hearing counts towards no maximum": {
+			have: autoscale.Stats{Containers: list{unheard("a", 4), unheard("b", 4), busy("c", 4)}, Queue: 100}, policy: func(p *autoscale.Policy) { p.Max = 3 }, want: 5, start: 2,
+		},
+		"at the maximum without what is out of hearing": {
+			have: autoscale.Stats{Containers: list{unheard("a", 4), busy("b", 4), busy("c", 4)}, Queue: 100}, policy: func(p *autoscale.Policy) { p.Max = 2 }, want: 3,
+		},
+		"too many without what is out of hearing: not that": {
+			have: autoscale.Stats{Containers: list{unheard("a", 0), busy("b", 2), busy("c", 1)}}, policy: func(p *autoscale.Policy) { p.Max = 1 }, want: 2, drain: []string{"c"},
+		},
+		"idle, but the minimum without what is out of hearing": {
+			have: autoscale.Stats{Containers: list{unheard("a", 0), empty("b", time.Hour), empty("c", 2*time.Hour)}}, policy: func(p *autoscale.Policy) { p.Margin = 0 }, want: 2, drain: []string{"c"},
 		},
 		"no maximum: hands off":       {have: autoscale.Stats{Containers: list{empty("a", time.Hour)}, Queue: 9}, policy: func(p *autoscale.Policy) { p.Max = 0 }, want: 1},
 		"a minimum above the maximum": {policy: func(p *autoscale.Policy) { p.Min, p.Max = 9, 2 }, want: 2, start: 2},
@@ -158,14 +178,20 @@ func (w *world) step(policy autoscale.Policy, now time.Time, load int) autoscale
 // check holds for every decision.
 func check(t *testing.T, before autoscale.Stats, p autoscale.Policy, d autoscale.Decision) {
 	t.Helper()
-	exist := len(before.Containers) + before.Starting
+	exist, away := len(before.Containers)+before.Starting, 0
+	for _, c := range before.Containers {
+		if c.Unheard {
+			away++
+			require.NotContains(t, d.Drain, c.ID)
+		}
+	}
 	require.False(t, d.Start > 0 && len(d.Drain) > 0, "starting and draining at once: %+v", d)
 	require.Equal(t, d.Want, exist+d.Start-len(d.Drain))
 	if d.Start > 0 {
-		require.LessOrEqual(t, d.Want, p.Max)
+		require.LessOrEqual(t, d.Want-away, p.Max)
 	}
 	if len(d.Drain) > 0 {
-		require.GreaterOrEqual(t, d.Want, min(p.Min, p.Max))
+		require.GreaterOrEqual(t, d.Want-away, min(p.Min, p.Max))
 	}
 	drained, leasedDrained := map[string]bool{}, 0
 	for _, id := range d.Drain {
@@ -178,7 +204,7 @@ func check(t *testing.T, before autoscale.Stats, p autoscale.Policy, d autoscale
 		}
 	}
 	for _, c := range before.Containers {
-		require.False(t, leasedDrained > 0 && c.Leased == 0 && !drained[c.ID], "a leased container goes before empty %s", c.ID)
+		require.False(t, leasedDrained > 0 && c.Leased == 0 && !c.Unheard && !drained[c.ID], "a leased container goes before empty %s", c.ID)
 	}
 }
 
@@ -240,6 +266,9 @@ func FuzzDecide(f *testing.F) {
 				c.Empty = ago(time.Duration(random.IntN(200)) * time.Second)
 			}
 			c.Free = random.IntN(c.Slots - c.Leased + 1)
+			if c.Unheard = random.IntN(4) == 0; c.Unheard {
+				c.Free, c.Empty = 0, time.Time{}
+			}
 			have.Containers = append(have.Containers, c)
 		}
 		check(t, have, p, autoscale.Decide(have, p, noon))

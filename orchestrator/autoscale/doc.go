@@ -13,6 +13,13 @@
 //     margin stays free without them and the minimum is kept, and none that is
 //     in use has a higher rank.
 //
+// A container whose machine is not heard of may be back, or be lost. Until that is
+// known it is nobody's choice to drain, and counts towards the minimum: nothing is
+// started for its sake alone. It does not count towards the maximum, which bounds
+// what serves: callers who wait get another one at once, as if it were lost
+// already. When it is back rule 1 makes up for it, at the cost of what has no
+// leases if there is such a one.
+//
 // What rule 4 leaves is enough for rule 3, so under a constant load there is
 // an end to deciding.
 package autoscale

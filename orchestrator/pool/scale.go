@@ -113,7 +113,7 @@ func (p *pool) existLocked(now time.Time) autoscale.Stats {
 		if c.leaving() {
 			continue
 		}
-		one := autoscale.Container{ID: c.id, Slots: len(c.slots), Leased: c.leased + c.asked, Free: c.spare(), Empty: c.empty, Rank: c.known.Rank}
+		one := autoscale.Container{ID: c.id, Slots: len(c.slots), Leased: c.leased + c.asked, Free: c.spare(), Empty: c.empty, Rank: c.known.Rank, Unheard: c.known.Unheard}
 		if one.Leased > 0 || c.known.Unheard { // nothing is done to it before it is back
 			one.Empty = time.Time{}
 		}

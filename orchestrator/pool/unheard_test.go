@@ -31,6 +31,7 @@ func TestAMachineThatIsNotHeardOfForAWhileLosesNothing(t *testing.T) {
 			renewed, err := p.Renew(t.Context(), held.Ref(), 0)
 			require.NoError(t, err, "its lease goes on")
 			assert.True(t, renewed.Container.Draining, "its holder is told")
+			assert.True(t, renewed.Container.Unheard, "and why")
 			assert.Equal(t, by, renewed.Container.Deadline)
 		}
 		assert.Equal(t, 1, one.leased(), "nobody takes its free slot")
@@ -45,6 +46,7 @@ func TestAMachineThatIsNotHeardOfForAWhileLosesNothing(t *testing.T) {
 		again := acquire(t, all[0], "x")
 		assert.Equal(t, held.Ref(), again.Ref())
 		assert.False(t, again.Container.Draining)
+		assert.False(t, again.Container.Unheard)
 		assert.Zero(t, again.Container.Deadline)
 		for _, name := range []string{"x", "y", "z"} {
 			_, err := all[0].Release(t.Context(), acquire(t, all[0], name).Ref(), true)
@@ -76,6 +78,43 @@ func TestCallersThatWaitGetAContainerInPlaceOfOneThatIsNotHeardOf(t *testing.T) 
 		f.unhear("a", false, time.Time{})
 		pass(5 * time.Minute)
 		assert.Len(t, f.ended(), 1, "now one is too many")
+	})
+}
+
+func TestAPoolAtItsMaximumReplacesWhatIsNotHeardOfForThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		some := fixed()
+		some.MinContainers, some.MaxContainers, some.TTL = 2, 2, time.Hour
+		f.add("a", "t", 2)
+		f.add("b", "t", 2)
+		_, all := seats(t, f, 1, pool.Config{Templates: []pool.Template{some}})
+		held := acquire(t, all[0], "x")
+		require.Equal(t, "a", held.Container.ID)
+		f.unhear("a", true, time.Now().Add(10*time.Minute))
+		pass(time.Minute)
+		assert.Len(t, all[0].Containers(), 2, "nobody waits")
+		for _, name := range []string{"y", "z"} {
+			require.Equal(t, "b", acquire(t, all[0], name).Container.ID)
+		}
+		l, err := all[0].Acquire(t.Context(), pool.Request{Template: "t", Trajectory: "w", Wait: time.Minute})
+		require.NoError(t, err, "it is not the maximum that serves")
+		assert.NotContains(t, []string{"a", "b"}, l.Container.ID)
+		pass(5 * time.Minute)
+		assert.Len(t, all[0].Containers(), 3, "of those that serve there are two, the most")
+		assert.Empty(t, f.ended())
+
+		f.unhear("a", false, time.Time{})
+		pass(time.Minute)
+		again := acquire(t, all[0], "x")
+		assert.Equal(t, held.Ref(), again.Ref(), "no lease is lost to what is too many now")
+		assert.Empty(t, f.ended())
+		for _, name := range []string{"w", "x"} {
+			_, err = all[0].Release(t.Context(), acquire(t, all[0], name).Ref(), true)
+			require.NoError(t, err)
+		}
+		pass(time.Minute)
+		assert.Len(t, f.ended(), 1, "one is too many")
 	})
 }
 
