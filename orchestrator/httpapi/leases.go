@@ -24,22 +24,25 @@ func newLease(l pool.Lease) poolapi.Lease {
 		ID: l.Ref().String(), Template: l.Template, Trajectory: l.Slot.Trajectory, Container: l.Container.ID,
 		SlotID: l.Slot.SlotID, Labels: labels, Further: l.Further,
 		AcquiredAt: l.Slot.AcquiredAt, ExpiresAt: l.Slot.ExpiresAt, TTLSeconds: l.Slot.TTL.Seconds(),
-		Draining: l.Container.Draining, Deadline: l.Container.Deadline,
+		Draining: l.Container.Draining, Unheard: l.Container.Unheard, Deadline: l.Container.Deadline,
 	}
 }
 
 // tellDraining lets the holder of the lease know that its container is to be
-// stopped. It comes before the answer.
+// stopped, or may be lost. It comes before the answer.
 func (s *Server) tellDraining(c echo.Context, of pool.Ref) {
-	draining, deadline := s.Pools.Draining(of.Container)
-	if !draining {
+	known, _ := s.Pools.Known(of.Container)
+	if !known.Draining {
 		return
 	}
 	by := poolapi.DrainsLater
-	if !deadline.IsZero() {
-		by = deadline.UTC().Format(time.RFC3339)
+	if !known.Deadline.IsZero() {
+		by = known.Deadline.UTC().Format(time.RFC3339)
 	}
 	c.Response().Header().Set(poolapi.HeaderDraining, by)
+	if known.Unheard {
+		c.Response().Header().Set(poolapi.HeaderUnheard, "true")
+	}
 }
 
 // seconds reads a number of seconds. JSON has no NaN and no infinity.

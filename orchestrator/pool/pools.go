@@ -246,7 +246,8 @@ func (p *Pools) adopt(known backend.Container) {
 	}
 }
 
-// Known is what is known of a container now; false: there is no such one.
+// Known is what is known of a container now; false: there is no such one. It
+// drains also while it is unheard, for those who hold leases there.
 func (p *Pools) Known(container string) (backend.Container, bool) {
 	c := p.container(container)
 	if c == nil {
@@ -255,14 +256,6 @@ func (p *Pools) Known(container string) (backend.Container, bool) {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
 	return c.shown(), true
-}
-
-// Draining reports whether the container is to be stopped when its leases have
-// ended, or may be given up because its machine is not heard of, and when that
-// comes all the same; the zero time: never, or it is not known.
-func (p *Pools) Draining(container string) (draining bool, deadline time.Time) {
-	known, _ := p.Known(container)
-	return known.Draining, known.Deadline
 }
 
 // Gone is closed once the container is no more, with everything that was in

@@ -31,14 +31,19 @@ type Lease struct {
 	AcquiredAt time.Time         `json:"acquired_at"`
 	ExpiresAt  time.Time         `json:"expires_at"`
 	TTLSeconds float64           `json:"ttl_s"`
-	Draining   bool              `json:"draining,omitempty"`      // the container is to be stopped, or its machine is not heard of: end what runs, and release
+	Draining   bool              `json:"draining,omitempty"`      // the container is to be stopped, or unheard: end what runs, and release
+	Unheard    bool              `json:"unheard,omitempty"`       // nobody hears of the container's machine: it is given up at drain_deadline, and if it is back before, only what else drains it stays
 	Deadline   time.Time         `json:"drain_deadline,omitzero"` // when it is stopped all the same, or given up; absent: never, or it is not known
 }
 
 // HeaderDraining is a header of the answers to calls whose slot is in a
-// container that is to be stopped, or whose machine is not heard of: by when it
-// ends, as in RFC 3339, or DrainsLater.
+// container that is to be stopped, or unheard: by when it ends, as in RFC 3339,
+// or DrainsLater.
 const HeaderDraining = "Berth-Draining"
+
+// HeaderUnheard is a header beside HeaderDraining, with the value "true", where
+// nobody hears of the container's machine: see Lease.Unheard.
+const HeaderUnheard = "Berth-Unheard"
 
 // DrainsLater stands in HeaderDraining when no deadline is known.
 const DrainsLater = "no-deadline"

@@ -287,6 +287,21 @@ func (b *Backend) Drain(id string, draining bool, deadline time.Time) bool {
 	return true
 }
 
+// Unhear announces that the container's machine is not heard of, and when it is
+// given up, or that it is heard of again. It is false when there is none that is
+// up.
+func (b *Backend) Unhear(id string, unheard bool, deadline time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	up, ok := b.feed.Get(id)
+	if !ok {
+		return false
+	}
+	up.Unheard, up.Deadline = unheard, deadline
+	b.feed.Up(up)
+	return true
+}
+
 // Starting reports whether the container was asked for and is not up yet.
 func (b *Backend) Starting(id string) bool {
 	b.mu.Lock()
