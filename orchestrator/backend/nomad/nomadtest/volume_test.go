@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,17 +116,54 @@ func outlived(t *testing.T, a *nomadtest.Agent, dir string, with ...string) {
 	all, addresses = k.tenants(1, addresses...)
 	k.knows(all[0], second)
 
-	running, _, err := k.Client.Jobs().Allocations(jobs.OrchestratorJob, false, nil)
-	require.NoError(t, err)
-	for _, one := range running {
-		if one.ClientStatus == api.AllocClientStatusRunning {
-			_, err = k.Client.Allocations().Stop(&api.Allocation{ID: one.ID}, nil)
-			require.NoError(t, err)
-		}
-	}
+	k.stop()
 	all, _ = k.tenants(1, addresses...)
 	k.knows(all[0], second)
 	k.volumeHoldsNoSecret(dir, first, second)
+	k.resealed(with...)
+}
+
+// resealed changes the key as the guide says.
+func (k *kept) resealed(with ...string) {
+	k.t.Helper()
+	program := "/usr/local/bin/orchestrator"
+	if i := slices.Index(with, "--orchestrator"); i >= 0 {
+		program = with[i+1]
+	}
+	path := jobs.VariablePath(jobs.OrchestratorJob)
+	_, before := k.tenants(1)
+	set := func(change func(was string) string) {
+		k.t.Helper()
+		v, _, err := k.Client.Variables().Read(path, nil)
+		require.NoError(k.t, err)
+		v.Items[jobs.ConfigKeys] = change(v.Items[jobs.ConfigKeys])
+		_, _, err = k.Client.Variables().Update(v, nil)
+		require.NoError(k.t, err)
+	}
+	fresh := base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef"))
+	set(func(was string) string { return fresh + "\n" + was })
+	var said []byte
+	require.Eventually(k.t, func() bool { // when it has been started again
+		said, _ = k.Command("alloc", "exec", "-job", jobs.OrchestratorJob, program, "reseal").CombinedOutput()
+		return strings.Contains(string(said), "1 values sealed anew")
+	}, patience, time.Second, "%s", said)
+	set(func(string) string { return fresh })
+	k.stop()
+	all, _ := k.tenants(1, before...)
+	k.knows(all[0], "correct horse")
+}
+
+// stop has Nomad place anew what runs.
+func (k *kept) stop() {
+	k.t.Helper()
+	running, _, err := k.Client.Jobs().Allocations(jobs.OrchestratorJob, false, nil)
+	require.NoError(k.t, err)
+	for _, one := range running {
+		if one.ClientStatus == api.AllocClientStatusRunning {
+			_, err = k.Client.Allocations().Stop(&api.Allocation{ID: one.ID}, nil)
+			require.NoError(k.t, err)
+		}
+	}
 }
 
 // volumeHoldsNoSecret looks for the values, and for the key that opens them.
