@@ -45,7 +45,7 @@ type Deps struct {
 	// agent ended. Required.
 	Open     func(ctx context.Context, slotID string, generation uint64, files bool) (Sandbox, error)
 	Store    Store    // nil: files in Config.StateDir
-	Observer Observer // nil: nobody
+	Observer Observer // nil: nobody is told
 }
 
 // Config is how a Keeper behaves. Zero fields mean the default.
@@ -106,7 +106,6 @@ type Keeper struct {
 	log     hclog.Logger
 	slots   []*slot
 	byID    map[string]*slot
-	counts  counters
 	started time.Time
 	next    atomic.Uint32 // where the search for a free slot begins
 
@@ -136,11 +135,13 @@ func New(deps Deps, cfg Config) (*Keeper, error) {
 	if deps.Logger == nil {
 		deps.Logger = hclog.NewNullLogger()
 	}
+	if deps.Observer == nil {
+		deps.Observer = unobserved{}
+	}
 	k := &Keeper{
 		Deps: deps, cfg: cfg, log: deps.Logger.Named("keeper"),
 		byID: make(map[string]*slot, cfg.Slots), started: time.Now(), over: make(chan struct{}, 1),
 	}
-	k.counts.executions = map[Ending]uint64{}
 	k.drained = sync.OnceValue(k.closeSandboxes)
 	for i := range cfg.Slots {
 		id := fmt.Sprintf("slot_%d", i)

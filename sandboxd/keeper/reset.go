@@ -100,7 +100,7 @@ func (s *slot) swap(ctx context.Context, r *reset) {
 	if err != nil {
 		s.k.log.Error("slot quarantined", "slot", s.id, "error", err)
 	}
-	s.k.wasReset(err == nil, took)
+	s.k.Observer.ResetEnded(err == nil, took)
 	s.refuseAll(jobs, r.err)
 	close(r.done)
 }

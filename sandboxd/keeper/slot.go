@@ -178,7 +178,6 @@ func (s *slot) unsaved(err error) {
 func (s *slot) quarantineLocked(reason string) []*job {
 	s.become(slots.StateQuarantined)
 	s.reason = reason
-	s.k.counts.quarantined()
 	return s.flushLocked()
 }
 

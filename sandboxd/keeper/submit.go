@@ -42,7 +42,7 @@ func (k *Keeper) submit(ctx context.Context, j *job) *execution.Execution {
 		// caller has gone.
 		r := api.Refused(call.ExecutionID, err)
 		r.Metadata.Isolation = &k.cfg.Isolation
-		k.ended(k.toolName(call.Tool), &r)
+		k.Observer.ExecutionEnded(k.toolName(call.Tool), &r)
 		return execution.Refused(r)
 	}
 	if !fresh {
@@ -101,7 +101,7 @@ func (k *Keeper) finish(s *slot, j *job, r api.Result, waited time.Duration) {
 		r.Metadata.Generation = s.record.Generation
 		s.mu.Unlock()
 	}
-	k.ended(k.toolName(j.call.Tool), &r)
+	k.Observer.ExecutionEnded(k.toolName(j.call.Tool), &r)
 	j.exec.Finish(r)
 }
 
