@@ -37,9 +37,6 @@ type Group struct {
 	closed bool
 }
 
-// Name is the name the group was created with.
-func (g *Group) Name() string { return g.name }
-
 // open opens what must be cheap later.
 func (g *Group) open() error {
 	if home, ok := g.by[memory]; ok {

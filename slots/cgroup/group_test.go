@@ -27,7 +27,7 @@ func newGroup(t *testing.T, f *fake, l slots.Limits) *Group {
 	t.Helper()
 	g, err := f.mustOpen().Create("slot-0", l)
 	require.NoError(t, err)
-	assert.Equal(t, "slot-0", g.Name())
+	assert.Equal(t, "slot-0", g.name)
 	return g
 }
 

@@ -423,9 +423,6 @@ func TestTheShareOfThisProcessIsPlausible(t *testing.T) {
 	share := CPUs("/")
 	assert.Positive(t, share)
 	assert.LessOrEqual(t, share, 4096.0)
-	if limit, ok := MemoryLimit("/"); ok {
-		assert.Positive(t, limit)
-	}
 }
 
 func TestATreeStandsBesideThatOfADeadAgent(t *testing.T) {
@@ -441,7 +438,7 @@ func TestATreeStandsBesideThatOfADeadAgent(t *testing.T) {
 	assert.Contains(t, ownProcs(), "-next/self")
 	removed, err := next.Sweep(within(t, 10*time.Second), "berthtest")
 	require.NoError(t, err)
-	assert.Equal(t, []string{tree.Name()}, removed)
+	assert.Equal(t, []string{tree.name}, removed)
 	require.NoError(t, next.Close(within(t, 10*time.Second)))
 }
 

@@ -55,50 +55,6 @@ func parseCPUMax(text string) float64 {
 	return float64(q) / float64(p)
 }
 
-// MemoryLimit is the smallest memory limit, in bytes, of the cgroup of this
-// process and of the ancestors that can be seen; false when there is none.
-// root is as in CPUs.
-func MemoryLimit(root string) (int64, bool) {
-	p, err := look(root)
-	if err != nil {
-		return 0, false
-	}
-	limit := int64(noLimit)
-	if s, ok := p.v2(); ok {
-		for _, dir := range s.upwards() {
-			limit = min(limit, readLimit(filepath.Join(dir, "memory.max")))
-		}
-	}
-	if s, ok := p.v1(memory); ok {
-		for _, dir := range s.upwards() {
-			limit = min(limit, readLimit(filepath.Join(dir, "memory.limit_in_bytes")))
-		}
-		// Ancestors that the mount hides are in this sum.
-		if stat, err := readText(filepath.Join(s.dir, "memory.stat")); err == nil {
-			if v, ok := parseKeyed(stat)["hierarchical_memory_limit"]; ok {
-				limit = min(limit, v)
-			}
-		}
-	}
-	return limit, limit < noLimit
-}
-
-// noLimit is what counts as no memory limit. v1 writes the largest multiple of
-// a page that fits instead of "max".
-const noLimit = 1 << 62
-
-func readLimit(file string) int64 {
-	text, err := readText(file)
-	if err != nil {
-		return noLimit
-	}
-	v, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return noLimit
-	}
-	return v
-}
-
 // upwards lists the directory of our cgroup and those of its visible ancestors.
 func (s seat) upwards() []string {
 	dirs := []string{s.dir}

@@ -38,34 +38,6 @@ func TestParseCPUMax(t *testing.T) {
 	}
 }
 
-func TestTheMemoryLimitIsTheSmallestOnTheWayUp(t *testing.T) {
-	_, ok := MemoryLimit(t.TempDir())
-	assert.False(t, ok)
-
-	f := scope2(t, ownPid)
-	_, ok = MemoryLimit(f.root)
-	assert.False(t, ok)
-	f.put("/sys/fs/cgroup/system.slice/memory.max", "1073741824\n")
-	limit, ok := MemoryLimit(f.root)
-	assert.True(t, ok)
-	assert.EqualValues(t, 1<<30, limit)
-	f.put(scope+"/memory.max", "536870912\n")
-	limit, _ = MemoryLimit(f.root)
-	assert.EqualValues(t, 512<<20, limit)
-
-	h := hybrid(t)
-	_, ok = MemoryLimit(h.root)
-	assert.False(t, ok)
-	const own = "/sys/fs/cgroup/memory/process/bb9d"
-	h.put(own+"/memory.limit_in_bytes", "2147483648\n")
-	limit, _ = MemoryLimit(h.root)
-	assert.EqualValues(t, 2<<30, limit)
-	h.put(own+"/memory.stat", "cache 0\nhierarchical_memory_limit 1048576\n")
-	limit, ok = MemoryLimit(h.root)
-	assert.True(t, ok)
-	assert.EqualValues(t, 1<<20, limit, "an ancestor outside the mount")
-}
-
 func TestParseMounts(t *testing.T) {
 	got := parseMounts(hybridMounts + dockerMounts2 + `
 nonsense

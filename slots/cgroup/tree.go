@@ -52,9 +52,6 @@ func (t *Tree) Controllers() []string { return slices.Sorted(maps.Keys(t.homes))
 // Missing lists the controllers that a group would use but cannot, with reasons.
 func (t *Tree) Missing() []Attempt { return slices.Clone(t.missing) }
 
-// Name is the tree's directory, for Sweep and for people.
-func (t *Tree) Name() string { return t.name }
-
 // dirs are the tree's own directories, each once.
 func (t *Tree) dirs() []string { return t.at(t.name) }
 
