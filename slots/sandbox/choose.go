@@ -10,12 +10,9 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"berth/slots"
 	"berth/slots/holder"
@@ -168,19 +165,4 @@ func (i *instance) attack(ctx context.Context, t probe.Targets) ([]probe.Result,
 		return nil, &holder.StageError{Stage: "attack", Text: fmt.Sprintf("exit %d, %q, %q", exit.Code, out.String(), problems.String())}
 	}
 	return results, nil
-}
-
-// Unreachable reports why slots with a uid of their own could not get at the
-// data directory: a parent that only its owner may search.
-func unreachable(dir string) error {
-	for at := filepath.Dir(dir); at != "/"; at = filepath.Dir(at) {
-		st, err := os.Stat(at)
-		if err != nil {
-			return err
-		}
-		if st.Mode().Perm()&0o001 == 0 {
-			return &os.PathError{Op: "search", Path: at, Err: unix.EACCES}
-		}
-	}
-	return nil
 }

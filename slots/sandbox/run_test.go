@@ -226,11 +226,7 @@ func usage(t *testing.T, x fixture) {
 	assert.Greater(t, exit.MaxRSS, int64(4<<20))
 	assert.Greater(t, exit.Duration, 5*time.Millisecond)
 	assert.Positive(t, exit.Spawn)
-	output(t, x.s, "head -c 1048576 /dev/urandom > f; mkdir d; touch d/e")
-	size, files, err := x.s.Usage(t.Context())
-	require.NoError(t, err)
-	assert.GreaterOrEqual(t, size, int64(1<<20))
-	assert.GreaterOrEqual(t, files, int64(3))
-	_, err = os.Stat(x.s.Workspace() + "/f")
+	output(t, x.s, "touch f")
+	_, err := os.Stat(x.s.Workspace() + "/f")
 	assert.NoError(t, err, "the agent's name of the workspace follows resets")
 }

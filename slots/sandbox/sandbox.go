@@ -11,7 +11,6 @@ import (
 
 	"berth/slots"
 	"berth/slots/holder"
-	"berth/slots/workspace"
 )
 
 // Sandbox is one slot's sandbox. It stays the same object across resets.
@@ -230,14 +229,6 @@ func (s *Sandbox) OpenSpill(ctx context.Context, name string) (*os.File, string,
 		return nil, "", i.translate(err)
 	}
 	return f, path, nil
-}
-
-// Usage is what the slot holds on disk: allocated bytes and number of files.
-func (s *Sandbox) Usage(ctx context.Context) (bytes, files int64, err error) {
-	s.mu.Lock()
-	i := s.current
-	s.mu.Unlock()
-	return workspace.Usage(ctx, i.dir())
 }
 
 // Close ends every process of the slot. Its files stay until the host is

@@ -164,17 +164,6 @@ func TestHiddenPathsStayHidden(t *testing.T) {
 	}
 }
 
-func TestAnUnreachableDataDirectoryIsNamed(t *testing.T) {
-	dir := t.TempDir()
-	closed := filepath.Join(dir, "closed")
-	require.NoError(t, os.MkdirAll(filepath.Join(closed, "data"), 0o755))
-	require.NoError(t, os.Chmod(closed, 0o700))
-	err := unreachable(filepath.Join(closed, "data"))
-	var path *os.PathError
-	require.ErrorAs(t, err, &path)
-	assert.Equal(t, closed, path.Path)
-}
-
 func TestTheAgentsBinaryIsCopiedWhereALinkWouldNotRun(t *testing.T) {
 	dir := t.TempDir()
 	l := layout{filepath.Join(dir, "data")}
