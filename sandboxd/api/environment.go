@@ -236,26 +236,6 @@ func isIndexURL(text string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && !hasSpace(text) && len(text) <= maxIndexURL
 }
 
-// EnvironmentPython is the interpreter of the Python environment with the key,
-// as slots see it that have the environments below root. The key "" is the
-// plain interpreter, which the slot's PATH finds.
-func EnvironmentPython(root, key string) string {
-	if key == "" {
-		return "python3"
-	}
-	return path.Join(root, key, "bin", "python3")
-}
-
-// EnvironmentModules is the directory of the packages of the Node environment
-// with the key, as slots see it that have the environments below root; "" for
-// the key "".
-func EnvironmentModules(root, key string) string {
-	if key == "" {
-		return ""
-	}
-	return path.Join(root, key, "node_modules")
-}
-
 // Environment is one environment as GET /v1/environments shows it.
 type Environment struct {
 	Key          string           `json:"key"`

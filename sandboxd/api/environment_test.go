@@ -64,10 +64,6 @@ func TestWhateverChangesAnEnvironmentChangesItsKey(t *testing.T) {
 func TestNothingRequiredIsThePlainInterpreter(t *testing.T) {
 	assert.Empty(t, keyOf(t, python()))
 	assert.Empty(t, keyOf(t, api.EnvironmentSpec{Language: api.LanguageNode, Index: api.Index{NoIndex: true}}))
-	assert.Equal(t, "python3", api.EnvironmentPython("/envs", ""))
-	assert.Equal(t, "/envs/k/bin/python3", api.EnvironmentPython("/envs", "k"))
-	assert.Empty(t, api.EnvironmentModules("/envs", ""))
-	assert.Equal(t, "/envs/k/node_modules", api.EnvironmentModules("/envs", "k"))
 }
 
 func TestHostileNamesAreRefused(t *testing.T) {

@@ -22,7 +22,7 @@ func TestModulesAreInstalledFromTarballsAndRequired(t *testing.T) {
 			p.module(t, "small", "1.10.0", "", "exports.value = 41")
 			p.module(t, "small", "2.0.0", "", "exports.value = 0")
 			e := p.ensure(t, p.node("@scope/big", "small ^1.0.0")).Environment
-			modules := api.EnvironmentModules(p.store.Root(), e.Key)
+			modules := e.Path + "/node_modules"
 			out, code := p.inSlot(t, "env", "NODE_PATH="+modules, "node", "-e", "console.log(require('@scope/big').value, process.versions.node)")
 			require.Equal(t, 0, code, out)
 			assert.Equal(t, "42 "+e.Interpreter+"\n", out, "the newest that fits")

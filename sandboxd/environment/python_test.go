@@ -27,7 +27,7 @@ func TestPackagesAreInstalledOnceAndImportedByEverySlot(t *testing.T) {
 			assert.Positive(t, e.SizeBytes)
 			assert.Equal(t, []api.Requirement{{Name: "big-thing", Version: "==1.0"}}, e.Requirements)
 
-			python := api.EnvironmentPython(p.store.Root(), e.Key)
+			python := e.Path + "/bin/python3"
 			out, code := p.inSlot(t, python, "-c", "import sys, big_thing; print(big_thing.value, big_thing.__cached__ is not None, '%d.%d.%d' % sys.version_info[:3])")
 			require.Equal(t, 0, code, out)
 			assert.Equal(t, "42 True "+e.Interpreter+"\n", out)

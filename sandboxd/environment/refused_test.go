@@ -206,7 +206,7 @@ func TestAHostilePackageReachesNothingWhileItIsInstalled(t *testing.T) {
 			p.sdist(t, "evil", "1.0", fmt.Sprintf(attack, p.store.Root(), workspace, p.data, e.Key, p.packages))
 			r := p.ensure(t, p.python("evil"))
 			assert.NotNil(t, r.Environment, "it reached nothing, so it was installed")
-			out, _ := p.inSlot(t, api.EnvironmentPython(p.store.Root(), e.Key), "-c", "import small; print(small.value)")
+			out, _ := p.inSlot(t, e.Path+"/bin/python3", "-c", "import small; print(small.value)")
 			assert.Equal(t, "good\n", out)
 			p.nothingLeft(t)
 		})
