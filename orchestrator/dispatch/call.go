@@ -82,9 +82,6 @@ func (d *Dispatcher) newPending(call Call) (*Pending, error) {
 // to tell. nil: without one.
 func (p *Pending) Timing(result *api.Result) Timing { return p.timing(result, time.Now()) }
 
-// ExecutionID names the call's execution.
-func (p *Pending) ExecutionID() string { return p.call.ExecutionID }
-
 // Wait returns what came of the call. The error is a *slots.Error that says
 // why it could not be carried out; when the container said so, the result
 // holds it as well.
