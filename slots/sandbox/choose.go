@@ -99,7 +99,7 @@ func (h *Host) discardProbe(i *instance) {
 	})
 }
 
-// works runs the simplest command, so that a view without a shell, or a
+// works has the holder look at the workspace: one that no longer answers, or a
 // workspace that its slot cannot reach, fails here and not under a client.
 func (i *instance) works(ctx context.Context) error {
 	if err := i.holder.Do(ctx, "stat", map[string]string{"path": "."}, nil, nil, nil); err != nil {

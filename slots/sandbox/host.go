@@ -111,7 +111,7 @@ type Host struct {
 	isolated slots.Isolation
 	opened   string       // when; with the pid, which a container may give to every agent, it names the host's instances
 	cgroups  *cgroup.Tree // nil: none can be written
-	noGroups error        // why
+	noGroups error        // why cgroups is nil
 	disk     DiskBackend  // what is in force; "": slots have no disk limit
 	quota    *quota.System
 
@@ -188,10 +188,7 @@ func (h *Host) openCgroups(ctx context.Context) error {
 		return fmt.Errorf("open cgroups: %w", err)
 	}
 	h.cgroups = tree
-	_, err = tree.Sweep(ctx, "berth")
-	if err != nil {
-		h.noGroups = err // an earlier agent's tree that stays does not harm ours
-	}
+	_, _ = tree.Sweep(ctx, "berth") // an earlier agent's tree that stays does not harm ours
 	return nil
 }
 
@@ -235,9 +232,7 @@ func (h *Host) liveSpawner(ctx context.Context) (*holder.Spawner, error) {
 	}
 	select {
 	case <-s.Done():
-		if err := s.Close(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			_ = err // how it ended is not needed to start another
-		}
+		_ = s.Close() // how it ended is not needed to start another
 		if err := h.startSpawner(ctx); err != nil {
 			return nil, err
 		}

@@ -318,21 +318,14 @@ func (i *instance) startHolder(ctx context.Context) error {
 // checks are what a receipt says of it.
 func (i *instance) end(ctx context.Context) []slots.Check {
 	var checks []slots.Check
-	note := func(name string, err error) {
-		c := slots.Check{Name: name, OK: err == nil}
-		if err != nil {
-			c.Note = err.Error()
-		}
-		checks = append(checks, c)
-	}
 	if i.holder != nil {
-		note("holder ended", i.holder.Close(ctx))
+		checks = append(checks, checked("holder ended", i.holder.Close(ctx)))
 	}
 	if i.group != nil {
-		note("cgroup empty", i.group.Close(ctx))
+		checks = append(checks, checked("cgroup empty", i.group.Close(ctx)))
 	}
 	if i.holder != nil && !i.how.namespaces {
-		note("no process left", i.sweepOutside(ctx))
+		checks = append(checks, checked("no process left", i.sweepOutside(ctx)))
 	}
 	return checks
 }

@@ -64,8 +64,8 @@ var errWhole = errors.New("the result is there")
 // process of the job. A server that does not take the job is replaced by a
 // process of its own for it. Errors are *slots.Error.
 func (s *Sandbox) Job(ctx context.Context, j Job) (exit slots.Exit, state JobState, err error) {
-	if ctx.Err() != nil {
-		return slots.Exit{}, JobState{}, slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
+	if err := wanted(ctx); err != nil {
+		return slots.Exit{}, JobState{}, err
 	}
 	i, err := s.live(ctx)
 	if err != nil {
@@ -225,7 +225,7 @@ func (s *Sandbox) once(ctx context.Context, i *instance, j Job) (slots.Exit, Job
 // it, when nothing of the job is left that could meddle with them.
 func (s *Sandbox) ended(i *instance, j Job, exit slots.Exit, state JobState, err error) (slots.Exit, JobState, error) {
 	if errors.Is(err, holder.ErrGone) && i.oomKills() > j.kills {
-		return slots.Exit{Outcome: slots.OutcomeOOMKilled, Code: 128 + int(unix.SIGKILL), Signal: "SIGKILL", OOMKilled: true}, state, nil
+		return diedWithHolder(), state, nil
 	}
 	if err != nil {
 		return slots.Exit{}, state, i.translate(err)
@@ -274,14 +274,6 @@ func (p *primed) run(ctx context.Context, j Job, waited bool) (e slots.Exit, tak
 func (s *streams) begun(result *counted) bool {
 	all := (&streams{out: s.out[2:]}).finish(drain)
 	return result.any.Load() || !all
-}
-
-// sweep kills what is not kept. It returns how many processes that were.
-func (i *instance) sweep(ctx context.Context) int {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
-	defer cancel()
-	killed, _, _ := i.holder.Sweep(ctx) // a holder that has ended took them along
-	return killed
 }
 
 // untilWhole calls late when the whole result has been there for as long as

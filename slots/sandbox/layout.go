@@ -30,8 +30,9 @@ func (l layout) path(parts ...string) string {
 
 func (l layout) instance(name string) string { return l.path("live", name) }
 
-// prepare makes the directories and sets aside whatever an earlier agent left. The data directory and those that lead to a workspace can be
-// searched but not listed: slots with a uid of their own pass through.
+// prepare makes the directories and sets aside whatever an earlier agent left.
+// The data directory and those that lead to a workspace can be searched but not
+// listed: slots with a uid of their own pass through.
 func (l layout) prepare(exe string) error {
 	if err := os.MkdirAll(l.dir, 0o711); err != nil {
 		return fmt.Errorf("make data directory: %w", err)

@@ -37,7 +37,7 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 	// Asked before anybody can reach it: a file that comes right after the swap
 	// is the next tenant's own.
 	empty, answers := next.empty(), next.works(ctx)
-	s.settledLocked()
+	s.lockSettled()
 	old := s.current
 	s.current = next
 	s.generation++
@@ -48,13 +48,7 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 	endWarm(idle)
 
 	receipt := slots.Receipt{Generation: generation}
-	check := func(name string, err error) {
-		c := slots.Check{Name: name, OK: err == nil}
-		if err != nil {
-			c.Note = err.Error()
-		}
-		receipt.Checks = append(receipt.Checks, c)
-	}
+	check := func(name string, err error) { receipt.Checks = append(receipt.Checks, checked(name, err)) }
 	check("files replaced", s.host.layout.point(s.slot, next.place()))
 	receipt.Checks = append(receipt.Checks, old.end(ctx)...)
 	check("files out of sight", s.host.layout.discard(old.name))
@@ -71,6 +65,14 @@ func (s *Sandbox) Reset(ctx context.Context) (slots.Receipt, error) {
 	s.host.disposal.Go(func() { s.host.emptyTrash(s.host.ctx) })
 	receipt.MS = float64(time.Since(began)) / float64(time.Millisecond)
 	return receipt, nil
+}
+
+// checked is the outcome of one check, in words for the receipt.
+func checked(name string, err error) slots.Check {
+	if err != nil {
+		return slots.Check{Name: name, Note: err.Error()}
+	}
+	return slots.Check{Name: name, OK: true}
 }
 
 // takeSpare waits for the spare, or makes one if that failed or its holder

@@ -29,8 +29,8 @@ const killDeadline = 5 * time.Second
 // run executes one command in the instance and waits for it and its output.
 func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
 	kills := i.oomKills()
-	if ctx.Err() != nil {
-		return slots.Exit{}, slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
+	if err := wanted(ctx); err != nil {
+		return slots.Exit{}, err
 	}
 	streams, err := i.openStreams(c)
 	if err != nil {
@@ -49,9 +49,7 @@ func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
 	}
 	exit, err := i.await(ctx, p, streams)
 	if errors.Is(err, holder.ErrGone) && i.oomKills() > kills {
-		// Among many small processes the holder was the largest. The command
-		// ended with it, and that is the command's doing.
-		return slots.Exit{Outcome: slots.OutcomeOOMKilled, Code: 128 + int(unix.SIGKILL), Signal: "SIGKILL", OOMKilled: true}, nil
+		return diedWithHolder(), nil
 	}
 	if err != nil {
 		return slots.Exit{}, i.translate(err)
@@ -61,6 +59,21 @@ func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
 	e := outcome(ctx, exit)
 	e.Leftover = leftover
 	return i.withLimits(e, i.oomKills() > kills), nil
+}
+
+// wanted refuses to begin what nobody waits for any more.
+func wanted(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
+}
+
+// diedWithHolder is the ending of a command whose holder the kernel killed for
+// want of memory: among many small processes it was the largest, and what they
+// took is the command's doing.
+func diedWithHolder() slots.Exit {
+	return slots.Exit{Outcome: slots.OutcomeOOMKilled, Code: 128 + int(unix.SIGKILL), Signal: "SIGKILL", OOMKilled: true}
 }
 
 // withLimits adds to an ending what is known of memory and disk. A command that
@@ -129,11 +142,17 @@ func (i *instance) await(ctx context.Context, p *holder.Process, s *streams) (ho
 func (i *instance) settle(ctx context.Context, alone bool, s *streams) (killed int) {
 	s.finish(drain)
 	if !alone {
-		sweep, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
-		defer cancel()
-		killed, _, _ = i.holder.Sweep(sweep) // a holder that has ended took them along
+		killed = i.sweep(ctx)
 		s.finish(drain)
 	}
+	return killed
+}
+
+// sweep kills what is not kept. It returns how many processes that were.
+func (i *instance) sweep(ctx context.Context) int {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
+	defer cancel()
+	killed, _, _ := i.holder.Sweep(ctx) // a holder that has ended took them along
 	return killed
 }
 
@@ -256,15 +275,21 @@ func (i *instance) openStreams(c Command) (_ *streams, err error) {
 		if err != nil {
 			return nil, err
 		}
-		unix.SetNonblock(read, true) //nolint:errcheck // of our own pipe
-		s.pass, s.status = append(s.pass, write), os.NewFile(uintptr(read), "status")
+		s.pass, s.status = append(s.pass, write), polled(read, "status")
 	}
 	return s, nil
 }
 
-// pipe makes one whose ends block, as the command expects of its own. Ours is
-// set not to before os.NewFile puts it into the poller. It belongs to the slot,
-// whose processes could not open /dev/stdin or /dev/stdout otherwise.
+// polled puts our end of a pipe or socket into the runtime's poller, which takes
+// only what does not block.
+func polled(fd int, name string) *os.File {
+	unix.SetNonblock(fd, true) //nolint:errcheck // of our own end
+	return os.NewFile(uintptr(fd), name)
+}
+
+// pipe makes one whose ends block, as the command expects of its own; ours is
+// for polled. It belongs to the slot, whose processes could not open /dev/stdin
+// or /dev/stdout otherwise.
 func (i *instance) pipe() (read, write int, err error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -403,8 +428,7 @@ type pump struct {
 var pumpBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
 func startPump(fd int, to io.Writer) *pump {
-	unix.SetNonblock(fd, true) //nolint:errcheck // of our own pipe
-	p := &pump{file: os.NewFile(uintptr(fd), "output"), done: make(chan struct{}), to: to}
+	p := &pump{file: polled(fd, "output"), done: make(chan struct{}), to: to}
 	go p.run()
 	return p
 }

@@ -134,8 +134,8 @@ func (s *Sandbox) revive(ctx context.Context, old *instance) (*instance, error) 
 	return next, nil
 }
 
-// settledLocked waits until no holder is being replaced, and returns with s.mu held.
-func (s *Sandbox) settledLocked() {
+// lockSettled locks s.mu at a moment when no holder is being replaced.
+func (s *Sandbox) lockSettled() {
 	for {
 		s.mu.Lock()
 		if s.revival == nil {
@@ -188,8 +188,8 @@ func (s *Sandbox) Run(ctx context.Context, c Command) (exit slots.Exit, err erro
 // Do runs a file operation of package workspace as the slot, by name. Errors
 // are *slots.Error.
 func (s *Sandbox) Do(ctx context.Context, op string, args, reply any, in io.Reader, out io.Writer) (err error) { //nolint:revive // an operation has this many sides
-	if ctx.Err() != nil {
-		return slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
+	if err := wanted(ctx); err != nil {
+		return err
 	}
 	i, err := s.live(ctx)
 	if err != nil {
@@ -243,7 +243,7 @@ func (s *Sandbox) Close() error {
 	}
 	s.resetting.Lock() // a reset under way would leave what it puts in place
 	defer s.resetting.Unlock()
-	s.settledLocked()
+	s.lockSettled()
 	i, spare, needed := s.current, s.spare, s.spareNeeded
 	s.shell = nil
 	idle := s.coolLocked()

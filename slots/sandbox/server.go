@@ -80,8 +80,7 @@ func (i *instance) startServer(ctx context.Context, n Interpreter) (*server, err
 		unix.Close(ends[0])
 		return nil, err
 	}
-	unix.SetNonblock(ends[0], true) //nolint:errcheck // of our own socket
-	v := &server{kept: k, control: os.NewFile(uintptr(ends[0]), "interpreter"), reports: make(chan report, 1)}
+	v := &server{kept: k, control: polled(ends[0], "interpreter"), reports: make(chan report, 1)}
 	go v.wait(func() { //nolint:contextcheck // the server outlives who starts it
 		v.control.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // its last report may still be there
 	})

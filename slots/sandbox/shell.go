@@ -49,8 +49,8 @@ const maxTyped = 4 << 10
 // the directory, variables and functions of the old where it could still say
 // them.
 func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (exit slots.Exit, state ShellState, err error) {
-	if ctx.Err() != nil {
-		return slots.Exit{}, ShellState{}, slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
+	if err := wanted(ctx); err != nil {
+		return slots.Exit{}, ShellState{}, err
 	}
 	i, err := s.live(ctx)
 	if err != nil {
@@ -130,11 +130,9 @@ func (i *instance) startShell(fresh bool) (*shell, error) {
 		unix.Close(status)
 		return nil, err
 	}
-	unix.SetNonblock(commands, true) //nolint:errcheck // of our own pipe
-	unix.SetNonblock(status, true)   //nolint:errcheck // of our own pipe
 	sh := &shell{
-		kept: k, commands: os.NewFile(uintptr(commands), "shell-commands"),
-		status: os.NewFile(uintptr(status), "shell-status"), statuses: make(chan int, 1),
+		kept: k, commands: polled(commands, "shell-commands"),
+		status: polled(status, "shell-status"), statuses: make(chan int, 1),
 	}
 	go sh.wait(func() {
 		sh.commands.Close()

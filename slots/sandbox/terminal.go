@@ -52,8 +52,8 @@ const lingering = 2 * time.Second
 // slot, and returns when it runs. The end of ctx takes the terminal away and
 // kills everything that was started on it. Errors are *slots.Error.
 func (s *Sandbox) Terminal(ctx context.Context, c TerminalCommand) (Terminal, error) {
-	if ctx.Err() != nil {
-		return nil, slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
+	if err := wanted(ctx); err != nil {
+		return nil, err
 	}
 	i, err := s.live(ctx)
 	if err != nil {
@@ -143,8 +143,7 @@ func (i *instance) startTerminal(ctx context.Context, c TerminalCommand) (*termi
 		return nil, err
 	}
 	defer unix.Close(theirStatus)
-	unix.SetNonblock(status, true) //nolint:errcheck // of our own pipe
-	t.status = os.NewFile(uintptr(status), "terminal-status")
+	t.status = polled(status, "terminal-status")
 	p, err := i.holder.Start(holder.Request{
 		Argv: c.Argv, Env: c.Env, Cwd: c.Cwd, Keep: true, Confine: []string{holder.ConfineTerminal},
 		Files: []int{made.Slave, made.Slave, made.Slave, theirStatus},
