@@ -87,28 +87,38 @@ func (s *Server) acquire(c echo.Context) error {
 // container, and label=NAME=VALUE, which may be repeated.
 func filter(c echo.Context) (pool.Filter, error) {
 	var f pool.Filter
+	single := map[string]*string{"template": &f.Template, "trajectory": &f.Trajectory, "container": &f.Container}
 	for name, values := range c.QueryParams() {
-		at := map[string]*string{"template": &f.Template, "trajectory": &f.Trajectory, "container": &f.Container}[name]
+		at := single[name]
 		switch {
-		case at != nil && len(values) == 1 && values[0] != "":
-			*at = values[0]
-		case at != nil:
-			return f, slots.Errorf(slots.KindBadRequest, "%s wants one value", name)
-		case name != "label":
+		case name == "label":
+			labels, err := labelsOf(values)
+			if err != nil {
+				return f, err
+			}
+			f.Labels = labels
+		case at == nil:
 			return f, slots.Errorf(slots.KindBadRequest, "unknown parameter %.80s", name)
-		}
-		for _, pair := range c.QueryParams()["label"] {
-			name, value, ok := strings.Cut(pair, "=")
-			if !ok || name == "" {
-				return f, slots.Errorf(slots.KindBadRequest, "label wants NAME=VALUE")
-			}
-			if f.Labels == nil {
-				f.Labels = map[string]string{}
-			}
-			f.Labels[name] = value
+		case len(values) != 1 || values[0] == "":
+			return f, slots.Errorf(slots.KindBadRequest, "%s wants one value", name)
+		default:
+			*at = values[0]
 		}
 	}
 	return f, nil
+}
+
+// labelsOf reads pairs NAME=VALUE.
+func labelsOf(pairs []string) (map[string]string, error) {
+	labels := make(map[string]string, len(pairs))
+	for _, pair := range pairs {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok || name == "" {
+			return nil, slots.Errorf(slots.KindBadRequest, "label wants NAME=VALUE")
+		}
+		labels[name] = value
+	}
+	return labels, nil
 }
 
 // listLeases answers GET /v1/leases.
