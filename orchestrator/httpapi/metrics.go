@@ -120,11 +120,11 @@ func (r *routeMetrics) observe(code int, took time.Duration) {
 
 // collector reads pools and dispatchers when metrics are gathered.
 type collector struct {
-	pools                              *pool.Pools
-	calls                              *calls.Carrier
-	states, leased, queue, containers  *prometheus.Desc
-	scales, failed                     *prometheus.Desc
-	requests, sent, waiting, dispatchd *prometheus.Desc
+	pools                               *pool.Pools
+	calls                               *calls.Carrier
+	states, leased, queue, containers   *prometheus.Desc
+	scales, failed                      *prometheus.Desc
+	requests, sent, waiting, dispatched *prometheus.Desc
 }
 
 func newCollector(pools *pool.Pools, of *calls.Carrier) *collector {
@@ -140,7 +140,7 @@ func newCollector(pools *pool.Pools, of *calls.Carrier) *collector {
 		scales:     desc("berth_pool_scales", "1 if it is on this orchestrator to start and stop containers, 0 if another one does.", "template"),
 		failed:     desc("berth_pool_failed_starts", "Starts of containers in a row that have failed, up to the last.", "template"),
 		requests:   desc("berth_dispatch_requests", "Requests that carried calls to the containers that are there."),
-		dispatchd:  desc("berth_dispatch_calls", "Calls that those requests carried."),
+		dispatched: desc("berth_dispatch_calls", "Calls that those requests carried."),
 		sent:       desc("berth_dispatch_sent", "Calls that were sent and have no answer."),
 		waiting:    desc("berth_dispatch_waiting", "Calls that wait to be sent."),
 	}
@@ -148,7 +148,7 @@ func newCollector(pools *pool.Pools, of *calls.Carrier) *collector {
 
 // Describe names the collector's metrics.
 func (k *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{k.states, k.leased, k.queue, k.containers, k.scales, k.failed, k.requests, k.sent, k.waiting, k.dispatchd} {
+	for _, d := range []*prometheus.Desc{k.states, k.leased, k.queue, k.containers, k.scales, k.failed, k.requests, k.sent, k.waiting, k.dispatched} {
 		out <- d
 	}
 }
@@ -181,7 +181,7 @@ func (k *collector) Collect(out chan<- prometheus.Metric) {
 		sent, waiting = sent+d.Sent, waiting+d.Waiting+d.Outside
 	}
 	gauge(k.requests, float64(requests))
-	gauge(k.dispatchd, float64(carried))
+	gauge(k.dispatched, float64(carried))
 	gauge(k.sent, float64(sent))
 	gauge(k.waiting, float64(waiting))
 }
