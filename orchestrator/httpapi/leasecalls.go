@@ -28,7 +28,7 @@ func check(l poolapi.Call) error {
 	if l.Tool == "" {
 		return slots.Errorf(slots.KindBadRequest, "tool is missing")
 	}
-	if args := bytes.TrimLeft(l.Args, " \t\r\n"); len(args) > 0 && args[0] != '{' && string(args) != "null" {
+	if !api.IsArgs(l.Args) {
 		return slots.Errorf(slots.KindBadRequest, "args must be an object")
 	}
 	return nil

@@ -117,7 +117,7 @@ func (r *callRequest) call() (api.Call, error) {
 	if r.Tool.UniqID != nil {
 		call.ExecutionID = *r.Tool.UniqID
 	}
-	if args := bytes.TrimLeft(call.Args, " \t\r\n"); len(args) > 0 && args[0] != '{' && string(args) != "null" {
+	if !api.IsArgs(call.Args) {
 		return call, slots.Errorf(slots.KindBadRequest, "tool.arguments must be an object")
 	}
 	switch call.Tool {

@@ -22,6 +22,13 @@ func IsObject(text []byte) bool {
 	return len(text) > 0 && text[0] == '{'
 }
 
+// IsArgs reports whether a tool's arguments, which are valid JSON, can be taken:
+// an object, null or none.
+func IsArgs(args json.RawMessage) bool {
+	text := bytes.TrimLeft(args, " \t\r\n")
+	return len(text) == 0 || text[0] == '{' || string(text) == "null"
+}
+
 // Decode reads a JSON object and ignores the fields that v lacks.
 func Decode(text []byte, v any) error {
 	if !IsObject(text) {

@@ -49,7 +49,7 @@ func decodeCall(text []byte) (api.Call, error) {
 	if err := api.Decode(text, &call); err != nil {
 		return call, err
 	}
-	if args := bytes.TrimLeft(call.Args, " \t\r\n"); len(args) > 0 && args[0] != '{' && string(args) != "null" {
+	if !api.IsArgs(call.Args) {
 		return call, slots.Errorf(slots.KindBadRequest, "args must be an object")
 	}
 	return call, nil
