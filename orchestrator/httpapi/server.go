@@ -89,7 +89,7 @@ type Server struct {
 	ending   chan struct{} // closed when the server is to stop
 	end      func()        // closes it
 	viewers  viewers
-	open     sync.WaitGroup // of terminals, whose connections are not the http server's any more
+	sessions terminal.Group // terminals, whose connections are not the http server's any more
 	answers  answers
 
 	forwarder *http.Client
@@ -140,7 +140,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		ErrorLog:          s.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	defer s.forwarder.CloseIdleConnections()
-	defer terminal.Await(&s.open)
+	defer s.sessions.Await()
 	return httpkit.Serve(ctx, server, netutil.LimitListener(ln, s.config.MaxConns), httpkit.Stop{
 		Begin: func() {
 			s.stopping.Store(true)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"berth/sandboxd/api"
 	"berth/sandboxd/terminal"
 )
 
@@ -19,12 +20,6 @@ func (s *Server) terminal(c echo.Context) error {
 	if _, err := s.locate(c); err != nil {
 		return err
 	}
-	want, err := terminal.Asked(c.Request())
-	if err != nil {
-		return err
-	}
-	s.open.Add(1)
-	defer s.open.Done()
 	// The request's own context ends with the server too, but not with its reason.
 	ctx, leave := context.WithCancelCause(context.WithoutCancel(c.Request().Context()))
 	defer leave(nil)
@@ -37,14 +32,11 @@ func (s *Server) terminal(c echo.Context) error {
 		case <-stopped:
 		}
 	}()
-	tty, err := s.Calls.Terminal(ctx, which, want)
-	if err != nil {
-		return err
+	err = s.sessions.Serve(ctx, c.Response(), c.Request(), func(want api.TerminalRequest) (terminal.TTY, error) {
+		return s.Calls.Terminal(ctx, which, want)
+	})
+	if err == nil {
+		c.Response().Committed, c.Response().Status = true, http.StatusSwitchingProtocols
 	}
-	c.Response().Committed, c.Response().Status = true, http.StatusSwitchingProtocols
-	if err := terminal.Serve(ctx, c.Response(), c.Request(), tty); err != nil {
-		c.Response().Committed = false
-		return err
-	}
-	return nil
+	return err
 }

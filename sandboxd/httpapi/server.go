@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -128,14 +127,14 @@ var errStopping = slots.Errorf(slots.KindInterrupted, "container is shutting dow
 // Server answers the requests of one container. It is an http.Handler.
 type Server struct {
 	Deps
-	config  Config
-	logger  hclog.Logger
-	tokens  atomic.Pointer[tokens] // nil: none is asked for
-	scraped atomic.Pointer[tokens] // those of metrics; nil: there is none
-	echo    *echo.Echo
-	conns   *connTable
-	open    sync.WaitGroup // of terminals, whose connections are not the http server's any more
-	strange *routeMetrics  // of requests that no route is for
+	config   Config
+	logger   hclog.Logger
+	tokens   atomic.Pointer[tokens] // nil: none is asked for
+	scraped  atomic.Pointer[tokens] // those of metrics; nil: there is none
+	echo     *echo.Echo
+	conns    *connTable
+	sessions terminal.Group // terminals, whose connections are not the http server's any more
+	strange  *routeMetrics  // of requests that no route is for
 }
 
 // New makes a Server. It starts nothing.
@@ -183,7 +182,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		ConnState:         s.conns.watch,
 	}
 	server.RegisterOnShutdown(s.conns.closeWaiting)
-	defer terminal.Await(&s.open)
+	defer s.sessions.Await()
 	return httpkit.Serve(ctx, server, &listener{ln, s.conns}, httpkit.Stop{Within: s.config.ShutdownTimeout, Cause: errStopping})
 }
 

@@ -24,10 +24,6 @@ type Terminals interface {
 // terminal answers GET /v1/slots/{slot}/terminal by a WebSocket, see package
 // terminal.
 func (s *Server) terminal(c echo.Context) error {
-	want, err := terminal.Asked(c.Request())
-	if err != nil {
-		return err
-	}
 	slotID, err := param(c, "slot")
 	if err != nil {
 		return err
@@ -36,19 +32,14 @@ func (s *Server) terminal(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	s.open.Add(1)
-	defer s.open.Done()
 	ctx := c.Request().Context()
-	tty, err := s.startTerminal(ctx, slotID, token, want)
-	if err != nil {
-		return err
+	err = s.sessions.Serve(ctx, c.Response(), c.Request(), func(want api.TerminalRequest) (terminal.TTY, error) {
+		return s.startTerminal(ctx, slotID, token, want)
+	})
+	if err == nil {
+		c.Response().Committed, c.Response().Status = true, http.StatusSwitchingProtocols
 	}
-	c.Response().Committed, c.Response().Status = true, http.StatusSwitchingProtocols
-	if err := terminal.Serve(ctx, c.Response(), c.Request(), tty); err != nil {
-		c.Response().Committed = false
-		return err
-	}
-	return nil
+	return err
 }
 
 // startTerminal starts what was asked for, with sh where the slot has no bash.

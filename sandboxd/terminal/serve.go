@@ -39,9 +39,9 @@ type TTY interface {
 	Wait() (api.TerminalExit, error)
 }
 
-// Asked reads what a request asks for. One that asks for no WebSocket, or comes
+// asked reads what a request asks for. One that asks for no WebSocket, or comes
 // from a page of another site, is refused.
-func Asked(r *http.Request) (api.TerminalRequest, error) {
+func asked(r *http.Request) (api.TerminalRequest, error) {
 	want := api.TerminalRequest{WindowSize: api.WindowSize{Columns: api.DefaultColumns, Rows: api.DefaultRows}}
 	if !websocket.IsWebSocketUpgrade(r) || r.Method != http.MethodGet {
 		return want, slots.Errorf(slots.KindBadRequest, "a terminal is a WebSocket: ask for an upgrade")
@@ -56,9 +56,24 @@ func Asked(r *http.Request) (api.TerminalRequest, error) {
 	return want, err
 }
 
-// Serve upgrades the request and carries the terminal until it ends, or its
-// client or ctx does. It closes the terminal. The error is that of the upgrade.
-func Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, tty TTY) error {
+// Group is the terminals of one server, whose connections are not the HTTP
+// server's any more: it waits for them by Await. The zero value is ready.
+type Group struct{ open sync.WaitGroup }
+
+// Serve starts what the request asks for, upgrades the request, and carries the
+// terminal until it ends, or its client or ctx does. An error, of start or of
+// the upgrade, is still to be answered; nil means that all is said.
+func (g *Group) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, start func(api.TerminalRequest) (TTY, error)) error {
+	want, err := asked(r)
+	if err != nil {
+		return err
+	}
+	g.open.Add(1)
+	defer g.open.Done()
+	tty, err := start(want)
+	if err != nil {
+		return err
+	}
 	return serve(ctx, w, r, tty, Silence)
 }
 
@@ -67,7 +82,7 @@ func serve(ctx context.Context, w http.ResponseWriter, r *http.Request, tty TTY,
 	var refused error
 	upgrader := websocket.Upgrader{
 		Subprotocols: []string{api.SubprotocolTerminal},
-		CheckOrigin:  func(*http.Request) bool { return true }, // see Asked
+		CheckOrigin:  func(*http.Request) bool { return true }, // see asked
 		Error: func(_ http.ResponseWriter, _ *http.Request, _ int, err error) {
 			refused = slots.Errorf(slots.KindBadRequest, "%w", err)
 		},
@@ -279,11 +294,11 @@ func (s *served) part(exit api.TerminalExit, err error) {
 
 // Await waits for the terminals of a server that has stopped to tell their
 // clients, but not for ever. The context of each has ended by then.
-func Await(open *sync.WaitGroup) {
+func (g *Group) Await() {
 	told := make(chan struct{})
 	go func() { // ends with the last of them, or with the program
 		defer close(told)
-		open.Wait()
+		g.open.Wait()
 	}()
 	select {
 	case <-told:
