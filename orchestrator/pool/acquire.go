@@ -276,8 +276,7 @@ func (p *pool) grantedLocked(w *waiter, c *container, lease slots.Lease, began t
 	now := time.Now()
 	c.failures, c.seen = 0, now
 	s := c.slotLocked(lease.SlotID)
-	p.clock++
-	s.changed = p.clock
+	s.touchLocked()
 	if s.lease != nil && s.lease.Token > lease.Token || now.Sub(began) >= lease.TTL {
 		// The answer took so long that the lease may be over already.
 		p.againLocked(w, now)

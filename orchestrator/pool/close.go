@@ -74,9 +74,7 @@ func (p *pool) closeLocked(c *container) {
 func (p *pool) take(ctx context.Context, c *container, n int) {
 	defer p.closesNoMore(c)
 	for range n {
-		p.mu.Lock()
-		remote := c.remote
-		p.mu.Unlock()
+		remote := c.link()
 		one, cancel := context.WithTimeout(ctx, p.owner.cfg.GrantTimeout)
 		lease, err := remote.AcquireAny(one, api.LeaseRequest{
 			Trajectory: closer, TTLSeconds: closingTTL.Seconds(), Labels: map[string]string{labelClosing: "1", labelGrant: rand.Text()},
@@ -88,8 +86,7 @@ func (p *pool) take(ctx context.Context, c *container, n int) {
 		p.mu.Lock()
 		s := c.slotLocked(lease.SlotID)
 		if s.token < lease.Token {
-			p.clock++
-			s.changed = p.clock
+			s.touchLocked()
 			if s.lease != nil {
 				p.overLocked(s, time.Now())
 			}

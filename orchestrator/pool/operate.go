@@ -169,9 +169,7 @@ func (p *pool) mendLocked(c *container, now time.Time) {
 func (p *pool) repair(ctx context.Context, s *slot) {
 	ctx, cancel := context.WithTimeout(ctx, p.owner.cfg.ReleaseTimeout)
 	defer cancel()
-	p.mu.Lock()
-	remote := s.in.remote
-	p.mu.Unlock()
+	remote := s.in.link()
 	receipt, err := remote.Reset(ctx, s.id, nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()

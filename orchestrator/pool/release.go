@@ -68,9 +68,7 @@ func (p *pool) release(ctx context.Context, c *container, ref Ref, reset bool) (
 
 // releaseUnknown has the container judge a token that is not in our view.
 func (p *pool) releaseUnknown(ctx context.Context, c *container, ref Ref, known uint64, reset bool) (*slots.Receipt, error) {
-	p.mu.Lock()
-	remote := c.remote
-	p.mu.Unlock()
+	remote := c.link()
 	receipt, err := remote.Release(ctx, ref.SlotID, api.LeaseRelease{Token: ref.Token, Reset: &reset})
 	c.look()
 	if err != nil && slots.AsError(err).Kind == slots.KindFenced && ref.Token < known {
@@ -84,8 +82,8 @@ func (p *pool) releaseUnknown(ctx context.Context, c *container, ref Ref, known 
 func (p *pool) releaseLocked(s *slot, token uint64, reset bool) *release {
 	r := &release{token: token, reset: reset, done: make(chan struct{})}
 	p.unindexLocked(s)
-	p.clock++
-	s.in.changeLocked(s, func() { s.release, s.owed, s.changed = r, nil, p.clock })
+	s.touchLocked()
+	s.in.changeLocked(s, func() { s.release, s.owed = r, nil })
 	s.in.placeLocked()
 	if !p.owner.spawn(func(ctx context.Context) { p.carry(ctx, s, r) }) {
 		s.in.changeLocked(s, func() { s.release, s.owed = nil, r })
@@ -98,9 +96,7 @@ func (p *pool) releaseLocked(s *slot, token uint64, reset bool) *release {
 // carry has the container release the slot.
 func (p *pool) carry(ctx context.Context, s *slot, r *release) {
 	start := time.Now()
-	p.mu.Lock()
-	remote := s.in.remote
-	p.mu.Unlock()
+	remote := s.in.link()
 	ctx, cancel := context.WithTimeout(ctx, p.owner.cfg.ReleaseTimeout)
 	defer cancel()
 	receipt, err := remote.Release(ctx, s.id, api.LeaseRelease{Token: r.token, Reset: &r.reset})
@@ -187,9 +183,7 @@ func (p *Pools) Renew(ctx context.Context, ref Ref, ttl time.Duration) (Lease, e
 }
 
 func (p *pool) renew(ctx context.Context, c *container, ref Ref, ttl time.Duration) (Lease, error) {
-	p.mu.Lock()
-	remote := c.remote
-	p.mu.Unlock()
+	remote := c.link()
 	lease, err := remote.Renew(ctx, ref.SlotID, api.LeaseRenewal{Token: ref.Token, TTLSeconds: ttl.Seconds()})
 	if err != nil {
 		return Lease{}, p.notRenewed(c, ref, ttl, err)
@@ -204,8 +198,7 @@ func (p *pool) renew(ctx context.Context, c *container, ref Ref, ttl time.Durati
 	if c.removed || s.release != nil || s.owed != nil || lease.Token < s.token {
 		return renewed, nil // it was released meanwhile, but this was the container's answer
 	}
-	p.clock++
-	s.changed = p.clock
+	s.touchLocked()
 	if s.lease != nil && s.lease.Token == lease.Token {
 		s.lease, s.until = &lease, now.Add(lease.TTL)
 		return renewed, nil
@@ -229,8 +222,7 @@ func (p *pool) notRenewed(c *container, ref Ref, ttl time.Duration, err error) e
 			held := *s.lease
 			held.ExpiresAt = at
 			s.lease = &held
-			p.clock++
-			s.changed = p.clock
+			s.touchLocked()
 		}
 	}
 	c.look()
@@ -247,9 +239,7 @@ func (p *Pools) Reset(ctx context.Context, ref Ref) (slots.Receipt, error) {
 	if c == nil {
 		return slots.Receipt{}, errGone(ref).WithExecuted(slots.ExecutedNever)
 	}
-	c.pool.mu.Lock()
-	remote := c.remote
-	c.pool.mu.Unlock()
+	remote := c.link()
 	receipt, err := remote.Reset(ctx, ref.SlotID, &ref.Token)
 	c.look()
 	return receipt, err

@@ -78,6 +78,21 @@ func (s *slot) free() bool {
 // taken reports whether the slot is, or was just, somebody's.
 func (s *slot) taken() bool { return s.lease != nil || s.release != nil }
 
+// touchLocked notes that we have changed the slot: what was read of it before
+// is stale.
+func (s *slot) touchLocked() {
+	p := s.in.pool
+	p.clock++
+	s.changed = p.clock
+}
+
+// link is how the container is reached now.
+func (c *container) link() Remote {
+	c.pool.mu.Lock()
+	defer c.pool.mu.Unlock()
+	return c.remote
+}
+
 // slotLocked finds the slot or notes a new one.
 func (c *container) slotLocked(id string) *slot {
 	s, ok := c.slots[id]

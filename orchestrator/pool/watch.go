@@ -79,9 +79,7 @@ func (c *container) probe(ctx context.Context) {
 	p := c.pool
 	ctx, cancel := context.WithTimeout(ctx, p.owner.cfg.ProbeTimeout)
 	defer cancel()
-	p.mu.Lock()
-	remote := c.remote
-	p.mu.Unlock()
+	remote := c.link()
 	health, err := remote.Health(ctx)
 	if err != nil {
 		p.missed(c, err)
