@@ -1,6 +1,8 @@
 package workspace
 
 import (
+	"path"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -21,20 +23,29 @@ var types = map[uint8]string{
 	unix.DT_SOCK: "socket", unix.DT_CHR: "char", unix.DT_BLK: "block",
 }
 
-func newEntry(path string, st *unix.Stat_t) Entry {
+func newEntry(at string, st *unix.Stat_t) Entry {
 	return Entry{
-		Path: path, IsDir: isKind(st, unix.S_IFDIR), Type: types[uint8(st.Mode&unix.S_IFMT>>12)],
+		Path: at, IsDir: isKind(st, unix.S_IFDIR), Type: types[uint8(st.Mode&unix.S_IFMT>>12)],
 		Size: st.Size, Mtime: seconds(st.Mtim), Mode: st.Mode & 0o7777,
 	}
 }
 
+// prefixOf is what stands before the paths of what lies in a directory, which
+// are from the workspace.
+func prefixOf(dir string) string {
+	if dir = path.Clean(dir); dir == "." {
+		return ""
+	}
+	return dir + "/"
+}
+
 // describe makes the Entry of a name in dir, with the target if it is a link.
-func describe(dir handle, name, path string) (Entry, unix.Stat_t, error) {
+func describe(dir handle, name, at string) (Entry, unix.Stat_t, error) {
 	st, err := dir.lstat(name)
 	if err != nil {
 		return Entry{}, st, err
 	}
-	e := newEntry(path, &st)
+	e := newEntry(at, &st)
 	if isKind(&st, unix.S_IFLNK) {
 		if e.LinkTarget, err = dir.readlink(name); err != nil {
 			return Entry{}, st, err

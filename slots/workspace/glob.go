@@ -61,10 +61,7 @@ func (t *Tree) glob(ctx context.Context, args GlobArgs) (GlobReply, error) {
 	}
 	w := newWalker(dir, heldNames)
 	defer w.close()
-	prefix := path.Clean(top) + "/"
-	if prefix == "./" {
-		prefix = ""
-	}
+	prefix := prefixOf(top)
 	search := globSearch{glob: g, prefix: prefix, deepest: deepest(pattern)}
 	search.best = smallest[Entry]{n: most, compare: newestFirst}
 	search.run(ctx, w)

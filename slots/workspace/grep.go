@@ -168,10 +168,7 @@ func (t *Tree) newGrep(args GrepArgs) (*grep, error) {
 func (g *grep) searchTree(ctx context.Context, dir handle, rel string) error {
 	w := newWalker(dir, heldNames)
 	defer w.close()
-	prefix := path.Clean(rel) + "/"
-	if prefix == "./" {
-		prefix = ""
-	}
+	prefix := prefixOf(rel)
 	g.pushAncestors(prefix)
 	g.push(dir, len(prefix))
 	for e, ok := w.next(ctx); ok; e, ok = w.next(ctx) {

@@ -3,7 +3,6 @@ package workspace
 import (
 	"context"
 	"errors"
-	"path"
 
 	"golang.org/x/sys/unix"
 
@@ -61,10 +60,7 @@ func (t *Tree) list(ctx context.Context, args ListArgs) (ListReply, error) {
 	if err != nil {
 		return ListReply{}, err
 	}
-	prefix := path.Clean(rel) + "/"
-	if prefix == "./" {
-		prefix = ""
-	}
+	prefix := prefixOf(rel)
 	w := newWalker(dir, min(most, heldNames)+1)
 	defer w.close()
 	reply := ListReply{Entries: []Entry{}}
