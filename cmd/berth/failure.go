@@ -18,8 +18,8 @@ const (
 	exitUnreachable = 69
 	exitConfig      = 78
 	exitTimedOut    = 124
-	exitPipe        = 141
 	exitInterrupted = 130
+	exitPipe        = 141
 )
 
 // failure ends the program with a status.

@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -24,15 +23,3 @@ func main() {
 	stop()
 	os.Exit(status)
 }
-
-// Main is the program: it runs the command that args name and returns the
-// exit status.
-func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return run(ctx, args, &app{in: eof{}, out: stdout, err: stderr, getenv: os.Getenv})
-}
-
-// eof is an input that is over.
-type eof struct{}
-
-// Read returns io.EOF.
-func (eof) Read([]byte) (int, error) { return 0, io.EOF }

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { rollouttest.Main(m, programs.remove) }
 // runMain runs the program and returns its status and what it printed.
 func runMain(ctx context.Context, args ...string) (int, string, string) {
 	var stdout, stderr bytes.Buffer
-	status := Main(ctx, args, &stdout, &stderr)
+	status := run(ctx, args, &app{in: strings.NewReader(""), out: &stdout, err: &stderr, getenv: os.Getenv})
 	return status, stdout.String(), stderr.String()
 }
 

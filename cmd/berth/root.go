@@ -80,7 +80,8 @@ func (a *app) root() *cobra.Command {
 	flags.BoolVar(&a.json, "json", false, "print JSON; without it so does what is not printed on a terminal")
 	root.AddCommand(
 		a.upCommand(), a.execCommand(), a.shellCommand(), a.copyCommand(), a.slotsCommand(), a.topCommand(),
-		a.releaseCommand(), a.cordonCommand(), a.drainCommand(), a.doctorCommand(), a.nomadCommand(), a.configCommand(), a.toolCommand(), a.demoCommand(), a.benchCommand(), a.versionCommand(),
+		a.releaseCommand(), a.cordonCommand(), a.drainCommand(), a.doctorCommand(), a.nomadCommand(), a.configCommand(), a.toolCommand(),
+		a.demoCommand(), a.benchCommand(), a.versionCommand(),
 	)
 	return root
 }
