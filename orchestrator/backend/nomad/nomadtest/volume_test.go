@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"berth/orchestrator/backend/nomad/nomadtest"
 	"berth/orchestrator/client"
 	"berth/orchestrator/poolapi"
+	"berth/sandboxd/dockertest"
 	"berth/slots/sandbox/sandboxtest"
 )
 
@@ -88,9 +88,9 @@ func volumeClient(dir string) string {
 // What one orchestrator was told the other knows, and the one after it.
 func outlived(t *testing.T, a *nomadtest.Agent, dir string, with ...string) {
 	t.Helper()
-	const first, second = "hunter2-hunter2", "correct horse"
+	const first, second = secret, "correct horse"
 	k := &kept{t: t, Agent: a}
-	with = append(with, "--count", "0", "--serve", "max-containers=1", "--slots", "1", "--cpu", "100", "--memory", "128", "--disk", "50", "--isolation-require", "none")
+	with = append(with, small()...)
 	said, status := berth(t, k.Agent, append([]string{"deploy", "orchestrator", "--config-volume", "nobodys"}, with...)...)
 	assert.Equal(t, 1, status, said)
 	assert.Contains(t, said, "no machine of these datacenters and this node pool has a host volume nobodys")
@@ -120,16 +120,12 @@ func outlived(t *testing.T, a *nomadtest.Agent, dir string, with ...string) {
 	all, _ = k.tenants(1, addresses...)
 	k.knows(all[0], second)
 	k.volumeHoldsNoSecret(dir, first, second)
-	k.resealed(with...)
+	k.resealed(program(t, "orchestrator"))
 }
 
 // resealed changes the key as the guide says.
-func (k *kept) resealed(with ...string) {
+func (k *kept) resealed(program string) {
 	k.t.Helper()
-	program := "/usr/local/bin/orchestrator"
-	if i := slices.Index(with, "--orchestrator"); i >= 0 {
-		program = with[i+1]
-	}
 	path := jobs.VariablePath(jobs.OrchestratorJob)
 	_, before := k.tenants(1)
 	set := func(change func(was string) string) {
@@ -151,6 +147,33 @@ func (k *kept) resealed(with ...string) {
 	k.stop()
 	all, _ := k.tenants(1, before...)
 	k.knows(all[0], "correct horse")
+}
+
+// shared is the short way where the driver mounts the volume: two orchestrators
+// that begin at once, and the two that come in their places.
+func shared(t *testing.T, a *nomadtest.Agent, with ...string) *kept {
+	t.Helper()
+	k := &kept{t: t, Agent: a}
+	k.deploy(append(with, append(small(), "--config-volume", "berth-configs", "--orchestrators", "2")...)...)
+	all, addresses := k.tenants(2)
+	c, err := all[0].DefaultSandbox(t.Context(), poolapi.SandboxIsolated)
+	require.NoError(t, err)
+	_, err = all[0].PutVariable(t.Context(), c.ID, poolapi.EnvironmentVariableRequest{Key: "K", Value: secret})
+	require.NoError(t, err)
+	k.knows(all[1], secret)
+	k.stop()
+	all, _ = k.tenants(2, addresses...)
+	k.knows(all[0], secret)
+	k.knows(all[1], secret)
+	return k
+}
+
+// secret is what must not be on a volume as it is.
+const secret = "hunter2-hunter2"
+
+// small are the flags of an orchestrator whose pool needs no container.
+func small() []string {
+	return []string{"--count", "0", "--serve", "max-containers=1", "--slots", "1", "--cpu", "100", "--memory", "128", "--disk", "50", "--isolation-require", "none"}
 }
 
 // stop has Nomad place anew what runs.
@@ -202,5 +225,24 @@ func TestConfigurationsOutliveTheOrchestratorOnAMountedVolume(t *testing.T) {
 	extra := strings.Replace(execClient(t), "chroot_env {\n", fmt.Sprintf("chroot_env {\n    %q = \"/usr/local/bin/orchestrator\"\n", program(t, "orchestrator")), 1)
 	a := nomadtest.Start(t, nomadtest.Config{Extra: volumeClient(dir) + extra})
 	needExec(t, a)
-	outlived(t, a, dir, "--driver", "exec")
+	shared(t, a, "--driver", "exec").volumeHoldsNoSecret(dir, secret)
+}
+
+func TestConfigurationsOutliveTheOrchestratorInDocker(t *testing.T) {
+	t.Parallel()
+	nomadtest.Program(t)
+	e := dockertest.Need(t)
+	tag, project := dockertest.Tag(t), dockertest.Project(t)
+	own, err := os.ReadFile(program(t, "orchestrator"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(project, "bin", "orchestrator"), own, 0o755)) //nolint:gosec // a program
+	out, err := dockertest.Build(t, project, "ONLY=orchestrator", "AGENT_BASE="+e.Image, "TAG="+tag)
+	require.NoError(t, err, out)
+	bridge, err := dockertest.Docker("network", "inspect", "bridge", "--format", `{{ index .Options "com.docker.network.bridge.name" }}`)
+	require.NoError(t, err)
+	dir := sandboxtest.DataDir(t)
+	require.NoError(t, os.Chown(dir, 65532, 65532))
+	require.NoError(t, os.Chmod(dir, 0o700)) //nolint:gosec // its owner alone
+	a := nomadtest.Start(t, nomadtest.Config{Driver: string(jobs.Docker), Network: bridge, Extra: volumeClient(dir) + dockerClient(t)})
+	shared(t, a, "--orchestrator", "berth/orchestrator:"+tag).volumeHoldsNoSecret(dir, secret)
 }
