@@ -179,7 +179,7 @@ func (s *Store) build(b *build) (_ api.EnvironmentResult, err error) {
 	}()
 	ctx, stop := s.watch(ctx, r.Tree)
 	defer stop()
-	w := &workshop{ctx: ctx, space: space, spec: b.spec, say: b.say, limit: s.config.MaxBytes, timeout: s.config.Timeout}
+	w := &workshop{ctx: ctx, space: space, spec: b.spec, say: b.say, timeout: s.config.Timeout}
 	install := w.python
 	if b.spec.Language == api.LanguageNode {
 		install = w.node
@@ -247,7 +247,6 @@ type workshop struct {
 	space   *sandbox.Build
 	spec    api.EnvironmentSpec
 	say     func(line string)
-	limit   int64
 	timeout time.Duration
 }
 

@@ -138,12 +138,13 @@ func mend(how string, err error) string {
 //
 // On v2, unless our cgroup is the real root of the hierarchy, its processes
 // are moved into <Name>/self. A unit of systemd's must be delegated for that:
-// otherwise systemd ends all of it once a slot runs out of memory. That is refused unless the cgroup is plainly
-// ours: the root of the cgroup namespace or of the mount, the home of PID 1 of
-// our pid namespace, delegated by systemd, or with nobody in it but this
-// process, those of its ancestors that are in it too (the shell, the script
-// that started it) and their descendants. When the agent of an earlier tree died, its
-// "self" is where we are: the new tree then stands beside the old one, not in it.
+// otherwise systemd ends all of it once a slot runs out of memory. The move is
+// refused unless the cgroup is plainly ours: the root of the cgroup namespace or
+// of the mount, the home of PID 1 of our pid namespace, delegated by systemd, or
+// with nobody in it but this process, those of its ancestors that are in it too
+// (the shell, the script that started it) and their descendants. When the agent
+// of an earlier tree has died, its "self" is where we are: the new tree then
+// stands beside the old one, not in it.
 func Open(ctx context.Context, cfg Config) (*Tree, error) { return open(ctx, cfg, machine()) }
 
 // bare reports whether v2 was there and had nothing to limit with: another
