@@ -76,10 +76,10 @@ func (d *deaf) has() int {
 }
 
 // toDeaf is a client of a terminal, whose server is not patient.
-func toDeaf(t *testing.T, tty TTY) *websocket.Conn {
+func toDeaf(t *testing.T, tty TTY, silence time.Duration) *websocket.Conn {
 	t.Helper()
 	served := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		assert.NoError(t, serve(r.Context(), w, r, tty, shortSilence))
+		assert.NoError(t, serve(r.Context(), w, r, tty, silence))
 	}))
 	t.Cleanup(served.Close)
 	conn, answer, err := websocket.DefaultDialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(served.URL, "http"), nil)
@@ -141,7 +141,7 @@ func TestAClientThatSaysNoMoreHasGoneAlsoWhenNobodyReadsWhatItTyped(t *testing.T
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			d := newDeaf()
-			conn := toDeaf(t, d)
+			conn := toDeaf(t, d, shortSilence)
 			typed := make(chan struct{})
 			go func() {
 				defer close(typed)
@@ -176,7 +176,8 @@ func TestAClientIsWaitedForAsLongAsItAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			d := newDeaf()
-			conn := toDeaf(t, d)
+			const silence = 4 * shortSilence // which no answer of a loaded machine takes
+			conn := toDeaf(t, d, silence)
 			answerPings(conn)
 			go func() { // ends when all is taken, or with the connection
 				_ = conn.WriteMessage(websocket.BinaryMessage, make([]byte, min(c.more, maxMessage)))
@@ -187,7 +188,7 @@ func TestAClientIsWaitedForAsLongAsItAnswers(t *testing.T) {
 			select {
 			case <-d.closed:
 				require.Fail(t, "it was there")
-			case <-time.After(4 * shortSilence):
+			case <-time.After(2 * silence):
 			}
 			close(d.takes)
 			require.Eventually(t, func() bool { return d.has() == c.more }, soon, 5*time.Millisecond)
