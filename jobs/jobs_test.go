@@ -477,6 +477,13 @@ func TestAPoolIsReadOfSettingsAsTheOrchestratorReadsThem(t *testing.T) {
 	assert.EqualValues(t, 512<<20, got.SlotMemory)
 	assert.Equal(t, 30*time.Minute, got.Longest)
 
+	config, err = orchestrator.Parse(nil, []string{"ORCHESTRATOR_PIDS=0"}, os.Stderr)
+	require.NoError(t, err)
+	got, _, err = jobs.PoolOf(map[string]string{"ORCHESTRATOR_PIDS": "0"})
+	require.NoError(t, err)
+	assert.EqualValues(t, 512, got.SlotPids, "there is no pool without a limit of processes")
+	assert.Equal(t, got.SlotPids, config.Templates[0].Limits.Pids, "a deploy says 512, which is to make the same job")
+
 	for name, value := range map[string]string{"ORCHESTRATOR_MEMORY": "1.5G", "ORCHESTRATOR_MAX_TIMEOUT": "0", "ORCHESTRATOR_SLOTS": "8K"} {
 		_, _, err := jobs.PoolOf(map[string]string{name: value})
 		require.ErrorContains(t, err, name)

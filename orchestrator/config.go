@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,6 +62,10 @@ var ErrHelp = errors.New("help asked for")
 
 // prefix is what the names of our environment variables begin with.
 const prefix = "ORCHESTRATOR_"
+
+// defaultPids are the processes and threads of a slot where none are said, as in
+// the job of a pool and in sandboxd.
+const defaultPids = 512
 
 // envName is the environment variable of a setting.
 func envName(name string) string { return prefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
@@ -149,7 +154,7 @@ func templateSettings(flags *flag.FlagSet, t *pool.Template) {
 	flags.Var(variables{&t.Env}, "env", "K=V for every process of a slot; may be repeated")
 	add(flags, duration{&t.MaxTimeout}, "max-timeout", "1h", "longest timeout that a call may name")
 	add(flags, size{&t.Limits.MemoryBytes}, "memory", "0", "memory of one slot; 0: no limit")
-	add(flags, size{&t.Limits.Pids}, "pids", "512", "processes and threads of one slot")
+	add(flags, size{&t.Limits.Pids}, "pids", strconv.Itoa(defaultPids), "processes and threads of one slot; 0: 512")
 	add(flags, number{&t.Limits.CPUs}, "cpus", "0", "CPUs of one slot; 0: no limit")
 	add(flags, size{&t.Limits.DiskBytes}, "disk", "0", "disk space of one slot; 0: no limit")
 }
@@ -197,6 +202,9 @@ func (c *Config) check() error {
 		t := &c.Templates[i]
 		if t.MaxContainers == 0 {
 			t.MaxContainers = t.MinContainers
+		}
+		if t.Limits.Pids == 0 { // as sandboxd and a deploy read it: to Nomad another number is another job
+			t.Limits.Pids = defaultPids
 		}
 		if err := t.Check(); err != nil {
 			return err
