@@ -1,16 +1,12 @@
 package probe
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
-	"net"
 	"os"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -175,31 +171,6 @@ func trace(t Targets, pid int) error {
 		_ = unix.PtraceDetach(pid) // our own end lets go as well
 	}
 	return err
-}
-
-// talk connects and waits for an answer. A connection that is ended before a
-// byte is no conversation; one that stays open is, whenever the answer comes:
-// the agent may not serve yet.
-func talk(address string) error {
-	if address == "" {
-		return errSafe
-	}
-	d := net.Dialer{Timeout: time.Second}
-	c, err := d.DialContext(context.Background(), "tcp", address)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
-		return fmt.Errorf("no answer: %w", err)
-	}
-	if _, err := c.Write([]byte("GET /livez HTTP/1.0\r\n\r\n")); err != nil {
-		return err
-	}
-	if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("no answer: %w", err)
-	}
-	return nil
 }
 
 func dialAbstract(name string) error {

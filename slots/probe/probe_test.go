@@ -1,14 +1,17 @@
 package probe
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,6 +151,42 @@ func TestAttacksSucceedWhereNothingStandsInTheWay(t *testing.T) {
 	} {
 		assert.True(t, got[name].Open, "%s: %s", name, got[name].Note)
 	}
+}
+
+// Each way must get there where nothing hinders it, or its failure would prove
+// nothing.
+func TestEveryWayToThePortIsOne(t *testing.T) {
+	tcp, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer tcp.Close()
+	go func() {
+		for {
+			c, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			line, _ := bufio.NewReader(c).ReadString('\n')
+			c.Write([]byte(line))
+			c.Close()
+		}
+	}()
+	address := tcp.Addr().(*net.TCPAddr).AddrPort()
+	// What a kernel says that does not know a way, or has it switched off.
+	unknown := []error{unix.ENOENT, unix.EPROTONOSUPPORT, unix.ENOPROTOOPT, unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.EADDRNOTAVAIL}
+	for i, w := range ways {
+		err := w.talk(address)
+		if i > 0 && slices.ContainsFunc(unknown, func(u error) bool { return errors.Is(err, u) }) {
+			t.Logf("%s: not on this machine: %v", w.name, err)
+			continue
+		}
+		require.NoError(t, err, w.name)
+	}
+	tcp.Close()
+	for _, w := range ways {
+		require.Error(t, w.talk(address), "%s: nobody listens", w.name)
+	}
+	require.ErrorIs(t, talk(address.String()), unix.ECONNREFUSED, "what the plain way said")
+	assert.ErrorIs(t, talk("no address"), errSafe)
 }
 
 func TestAttacksThatFailAreNotTakenForSuccess(t *testing.T) {

@@ -159,8 +159,11 @@ func (i *instance) makePlan() error {
 	if m.confined {
 		p.OOMScoreAdj = 1000
 		p.Rlimits = i.rlimits()
-		p.Seccomp = &seccomp.Options{SharedIPC: !m.namespaces, SharedUID: !m.ids, AllowPtrace: m.namespaces}
 		p.Landlock = i.landlock()
+		p.Seccomp = &seccomp.Options{
+			SharedIPC: !m.namespaces, SharedUID: !m.ids, AllowPtrace: m.namespaces,
+			PortRules: p.Landlock != nil && p.Landlock.HidePort,
+		}
 	}
 	p.Env = i.environment()
 	return nil

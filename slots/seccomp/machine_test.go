@@ -127,6 +127,8 @@ const (
 
 	noFamily   = "EAFNOSUPPORT"
 	noProtocol = "EPROTONOSUPPORT"
+	noSupport  = "ENOTSUP"
+	noEntry    = "ENOENT"
 )
 
 func verdictName(v uint32) string {

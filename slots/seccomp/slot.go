@@ -14,6 +14,9 @@ type Options struct {
 	// of other processes: the kernel allows that within a uid, and Landlock does
 	// not know it.
 	SharedUID bool
+	// PortRules is for slots that Landlock keeps from a port. It refuses what
+	// connects past Landlock's rules.
+	PortRules bool
 	// NoNetwork refuses every socket family but AF_UNIX.
 	NoNetwork bool
 	// AllowPtrace lets debuggers, strace and leak checkers work. It is sound only
@@ -109,6 +112,17 @@ var personalities = []uint64{0, 0x20000, 0xffffffff}
 // for TCP, without being it for Landlock's rules about ports.
 var tcpInDisguise = []uint64{unix.IPPROTO_MPTCP, 256 /* IPPROTO_SMC */}
 
+// sending are the calls that connect as they send when they are told to
+// (MSG_FASTOPEN), with the argument that says so. Landlock looks at connect alone.
+var sending = []struct {
+	call string
+	arg  int
+}{
+	{"sendto", 3},
+	{"sendmsg", 2},
+	{"sendmmsg", 3},
+}
+
 // The parts of a socket call that the kernel decodes itself.
 const (
 	socketTypeMask = 0xf // above are SOCK_CLOEXEC and SOCK_NONBLOCK
@@ -131,6 +145,9 @@ func ForSlot(o Options) Profile {
 	}
 	if o.SharedUID && o.SharedIPC {
 		p.refuseTuning()
+	}
+	if o.PortRules {
+		p.refuseHiddenConnects()
 	}
 	p.refuseWhen("clone", unix.EPERM, Condition{Arg: 0, Mask: cloneNamespaces, Op: NotIn, Values: []uint64{0}})
 	p.refuseWhen("unshare", unix.EPERM, Condition{Arg: 0, Wide: true, Mask: ^uint64(unshareOwn), Op: NotIn, Values: []uint64{0}})
@@ -163,6 +180,19 @@ func (p *Profile) refuseSockets(call string, noNetwork bool) {
 	p.refuseWhen(call, unix.EPERM,
 		Condition{Arg: 0, Op: In, Values: []uint64{unix.AF_INET}},
 		Condition{Arg: 1, Mask: socketTypeMask, Op: In, Values: []uint64{socketPacket}})
+}
+
+// refuseHiddenConnects refuses, as a kernel without them would, TCP Fast Open by
+// a flag, and protocols above TCP: one of them, "smc", makes of a TCP socket
+// another for Landlock, and which one is asked for lies in memory. The socket
+// option TCP_FASTOPEN_CONNECT stays: it leaves the connecting to connect.
+func (p *Profile) refuseHiddenConnects() {
+	for _, s := range sending {
+		p.refuseWhen(s.call, unix.EOPNOTSUPP, Condition{Arg: s.arg, Mask: unix.MSG_FASTOPEN, Op: In, Values: []uint64{unix.MSG_FASTOPEN}})
+	}
+	p.refuseWhen("setsockopt", unix.ENOENT,
+		Condition{Arg: 1, Op: In, Values: []uint64{unix.IPPROTO_TCP}},
+		Condition{Arg: 2, Op: In, Values: []uint64{unix.TCP_ULP}})
 }
 
 // refuseTuning refuses what names another process than the caller. Asking for

@@ -12,8 +12,8 @@ import (
 // everyOptions lists all combinations.
 func everyOptions() []Options {
 	var all []Options
-	for i := range 8 {
-		all = append(all, Options{SharedIPC: i&1 != 0, NoNetwork: i&2 != 0, AllowPtrace: i&4 != 0})
+	for i := range 16 {
+		all = append(all, Options{SharedIPC: i&1 != 0, NoNetwork: i&2 != 0, AllowPtrace: i&4 != 0, PortRules: i&8 != 0})
 	}
 	return all
 }
@@ -163,6 +163,35 @@ func TestSlotsOpenOnlyHarmlessSockets(t *testing.T) {
 		for _, c := range sockets {
 			got := run(call{a, nr(t, a, c.name), c.args})
 			assert.Equal(t, c.want, verdictName(got), "%s %s%#x", a, c.name, c.args)
+		}
+	}
+}
+
+// Where Landlock rules over ports, nothing connects but connect.
+func TestSlotsConnectOnlyWhereLandlockLooks(t *testing.T) {
+	const ulp = 31
+	tried := []attempt{
+		{"sendto", [6]uint64{3, 0x1000, 9, 0, 0x2000, 16}, allowed},
+		{"sendto", [6]uint64{3, 0x1000, 9, unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT, 0x2000, 16}, allowed},
+		{"sendto", [6]uint64{unix.MSG_FASTOPEN, unix.MSG_FASTOPEN, unix.MSG_FASTOPEN, 0, unix.MSG_FASTOPEN}, allowed},
+		{"sendto", [6]uint64{3, 0x1000, 9, unix.MSG_FASTOPEN, 0x2000, 16}, noSupport},
+		{"sendto", [6]uint64{3, 0x1000, 9, high | unix.MSG_FASTOPEN | unix.MSG_NOSIGNAL, 0x2000, 16}, noSupport},
+		{"sendmsg", [6]uint64{3, 0x1000, unix.MSG_NOSIGNAL}, allowed},
+		{"sendmsg", [6]uint64{3, 0x1000, unix.MSG_FASTOPEN}, noSupport},
+		{"sendmsg", [6]uint64{3, 0x1000, high | unix.MSG_FASTOPEN | unix.MSG_MORE}, noSupport},
+		{"sendmmsg", [6]uint64{3, 0x1000, unix.MSG_FASTOPEN, unix.MSG_NOSIGNAL}, allowed},
+		{"sendmmsg", [6]uint64{3, 0x1000, 2, unix.MSG_FASTOPEN}, noSupport},
+		{"sendmmsg", [6]uint64{3, 0x1000, 2, 0xffffffffffffffff}, noSupport},
+		{"setsockopt", [6]uint64{3, unix.IPPROTO_TCP, unix.TCP_NODELAY}, allowed},
+		{"setsockopt", [6]uint64{3, unix.SOL_SOCKET, ulp}, allowed},
+		{"setsockopt", [6]uint64{3, unix.IPPROTO_TCP, ulp}, noEntry},
+		{"setsockopt", [6]uint64{3, high | unix.IPPROTO_TCP, high | ulp}, noEntry},
+	}
+	for _, a := range Arches() {
+		ruled, free := machine(t, mustCompile(t, ForSlot(Options{PortRules: true}), a)), machine(t, mustCompile(t, ForSlot(Options{}), a))
+		for _, c := range tried {
+			assert.Equal(t, c.want, verdictName(ruled(call{a, nr(t, a, c.name), c.args})), "%s %s%#x", a, c.name, c.args)
+			assert.Equal(t, allowed, verdictName(free(call{a, nr(t, a, c.name), c.args})), "%s %s%#x", a, c.name, c.args)
 		}
 	}
 }

@@ -174,10 +174,11 @@ type way struct {
 	address  netip.AddrPort
 	source   string // bound before
 	device   string
+	flags    int // of a send that connects; 0: connect does
 }
 
 func (w way) String() string {
-	return fmt.Sprintf("%s family %d protocol %d from %q on %q", w.address, w.family, w.protocol, w.source, w.device)
+	return fmt.Sprintf("%s family %d protocol %d from %q on %q, flags %#x", w.address, w.family, w.protocol, w.source, w.device, w.flags)
 }
 
 const mptcp = 262
@@ -187,7 +188,9 @@ func ways(t *targets) []way {
 	var all []way
 	add := func(address string, family int) {
 		for _, protocol := range []int{0, mptcp} {
-			all = append(all, way{family: family, protocol: protocol, address: netip.AddrPortFrom(netip.MustParseAddr(address), port)})
+			for _, flags := range []int{0, unix.MSG_FASTOPEN} {
+				all = append(all, way{family: family, protocol: protocol, address: netip.AddrPortFrom(netip.MustParseAddr(address), port), flags: flags})
+			}
 		}
 	}
 	for _, a := range []string{"127.0.0.1", "127.0.0.9", "0.0.0.0"} {
@@ -214,7 +217,8 @@ func ways(t *targets) []way {
 	return all
 }
 
-func (w way) dial() (int, error) {
+// dial connects, and has sent the text when there is no error.
+func (w way) dial(text string) (int, error) {
 	fd, err := unix.Socket(w.family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, w.protocol)
 	if err != nil {
 		return -1, err
@@ -232,7 +236,14 @@ func (w way) dial() (int, error) {
 	if w.family == unix.AF_INET {
 		to = &unix.SockaddrInet4{Port: int(w.address.Port()), Addr: w.address.Addr().As4()}
 	}
-	if err := unix.Connect(fd, to); err != nil {
+	if w.flags == 0 {
+		if err = unix.Connect(fd, to); err == nil && text != "" {
+			_, err = unix.SendmsgN(fd, []byte(text), nil, nil, unix.MSG_NOSIGNAL)
+		}
+	} else if _, err = unix.SendmsgN(fd, []byte(text), nil, to, unix.MSG_NOSIGNAL|w.flags); err != nil {
+		err = unix.Sendto(fd, []byte(text), unix.MSG_NOSIGNAL|w.flags, to)
+	}
+	if err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
@@ -241,14 +252,11 @@ func (w way) dial() (int, error) {
 
 // reach sends a request and looks for a text in the answer.
 func reach(w way, request, want string) error {
-	fd, err := w.dial()
+	fd, err := w.dial(request)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if _, err := unix.SendmsgN(fd, []byte(request), nil, nil, unix.MSG_NOSIGNAL); err != nil {
-		return err
-	}
 	b := make([]byte, 512)
 	n, err := unix.Read(fd, b)
 	if n > 0 && strings.Contains(string(b[:n]), want) {
@@ -262,13 +270,12 @@ func reach(w way, request, want string) error {
 
 // hit sends a whole call and is gone.
 func hit(w way, t *targets, n int) {
-	fd, err := w.dial()
+	body := fmt.Sprintf(`{"slot_id":"slot_1","tool":"bash","args":{"command":"echo %d >> %s"}}`, n, t.Marker)
+	request := fmt.Sprintf("POST /execute HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", t.Token, len(body), body)
+	fd, err := w.dial(request)
 	if err != nil {
 		return
 	}
-	body := fmt.Sprintf(`{"slot_id":"slot_1","tool":"bash","args":{"command":"echo %d >> %s"}}`, n, t.Marker)
-	request := fmt.Sprintf("POST /execute HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", t.Token, len(body), body)
-	unix.SendmsgN(fd, []byte(request), nil, nil, unix.MSG_NOSIGNAL)
 	switch n % 4 {
 	case 1:
 		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
@@ -292,7 +299,7 @@ func crowd(t *targets) error {
 	var fds []int
 	to := ways(t)[0]
 	for range 1000 {
-		fd, err := to.dial()
+		fd, err := to.dial("")
 		if err != nil {
 			break
 		}
