@@ -181,6 +181,8 @@ func owner(st fs.FileInfo) int {
 // open makes the sandbox, with the files of the slot's last instance or
 // without; what is left of that goes to the trash.
 func (h *Host) open(ctx context.Context, slot string, generation uint64, files bool) (*Sandbox, error) {
+	h.opening.Add(1)
+	defer h.opening.Add(-1)
 	kept := h.layout.kept(slot)
 	from := ""
 	if files {

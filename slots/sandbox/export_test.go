@@ -69,3 +69,6 @@ func (s *Sandbox) Primed(key string) int {
 	}
 	return 0
 }
+
+// Opening counts one more sandbox, or one less, that is being opened.
+func (h *Host) Opening(more int32) { h.opening.Add(more) }

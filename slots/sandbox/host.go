@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"berth/slots"
@@ -114,6 +115,7 @@ type Host struct {
 	noGroups error        // why cgroups is nil
 	disk     DiskBackend  // what is in force; "": slots have no disk limit
 	quota    *quota.System
+	opening  atomic.Int32 // how many sandboxes are being opened now
 
 	restarting sync.Mutex // held while a spawner that has ended is replaced
 

@@ -219,3 +219,24 @@ func stressOne(t *testing.T, s *sandbox.Sandbox, n int) {
 		t.Errorf("action %d: %v", n, err)
 	}
 }
+
+func TestASpareWaitsUntilTheSlotsAreOpen(t *testing.T) {
+	var dir string
+	h := openHost(t, func(c *sandbox.Config) { dir = c.DataDir })
+	h.Settle()
+	instances := func() int {
+		entries, err := os.ReadDir(filepath.Join(dir, "live"))
+		require.NoError(t, err)
+		return len(entries)
+	}
+	h.Opening(1)
+	hurried, patient := open(t, h, "slot_0"), open(t, h, "slot_1")
+	receipt, err := hurried.Reset(t.Context())
+	require.NoError(t, err)
+	assert.True(t, receipt.Clean, "who needs one now does not wait")
+	time.Sleep(500 * time.Millisecond) // twice what the first spare waits at least
+	assert.Equal(t, 2, instances())
+	h.Opening(-1)
+	assert.Eventually(t, func() bool { return instances() == 4 }, 20*time.Second, 5*time.Millisecond)
+	assert.Positive(t, patient.SparePID())
+}

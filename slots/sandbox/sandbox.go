@@ -31,8 +31,8 @@ type Sandbox struct {
 	closed      bool
 }
 
-// The first spare waits until the slots of the container are likely to be
-// open; the next ones let the new tenant's first calls go first.
+// The first spare leaves the machine to the slots of the container that are
+// still to be opened; the next ones let the new tenant's first calls go first.
 const (
 	firstSparePause = 250 * time.Millisecond
 	sparePause      = 5 * time.Millisecond
@@ -45,7 +45,8 @@ func (h *Host) NewSandbox(ctx context.Context, slot string, generation uint64) (
 }
 
 // makeSpare begins to make the next instance, after a pause that leaves the
-// machine to whoever is waiting for something now.
+// machine to whoever is waiting for something now, and not while the sandbox of
+// another slot is being opened, unless this one is needed.
 func (s *Sandbox) makeSpare(pause time.Duration) {
 	ready, needed := make(chan *instance, 1), make(chan bool, 1)
 	s.mu.Lock()
@@ -59,14 +60,17 @@ func (s *Sandbox) makeSpare(pause time.Duration) {
 	s.mu.Unlock()
 	s.host.disposal.Go(func() {
 		defer close(ready)
-		select {
-		case <-time.After(pause):
-		case wanted := <-needed:
-			if !wanted {
+		for due := false; !due; {
+			select {
+			case <-time.After(pause):
+				due = s.host.opening.Load() == 0
+			case due = <-needed:
+				if !due {
+					return
+				}
+			case <-s.host.ctx.Done():
 				return
 			}
-		case <-s.host.ctx.Done():
-			return
 		}
 		i, err := s.host.newInstance(s.host.ctx, s.host.how)
 		if err == nil {
