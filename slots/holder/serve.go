@@ -119,10 +119,17 @@ func becomeServer(c *blockingConn) error {
 	if err != nil {
 		return &stageError{"pass plan", err}
 	}
-	// The runtime's watching thread begins with what this one has.
-	timerslack.Set(restingSlack)
-	return &stageError{"become server", syscall.Exec(plan.Confine, []string{"sandboxd", "serve-slot", strconv.Itoa(text)}, []string{})}
+	// As many processors as it will ask for: to change their number the runtime
+	// stops everything.
+	env := []string{"GOMAXPROCS=" + strconv.Itoa(holderCPUs)}
+	// The runtime's watching thread still begins with the slack that the spawner
+	// has given this one.
+	return &stageError{"become server", syscall.Exec(plan.Confine, []string{"sandboxd", "serve-slot", strconv.Itoa(text)}, env)}
 }
+
+// holderCPUs are what the holder's Go code runs on: one for the thread that
+// polls, which keeps it meanwhile, and one for file operations.
+const holderCPUs = 2
 
 // restingSlack is that of the runtime's watching thread: a slot's calls wait for
 // each other anyway.
@@ -138,10 +145,8 @@ func ServeMain(plan string) int {
 	// The slot's processes have this one's uid: without this they could read
 	// its memory, and speak through it where they may trace.
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) //nolint:errcheck // cannot fail
-	// One processor for the thread that polls, which keeps it meanwhile, and one
-	// for file operations. The collector keeps the heap close to what is in use:
-	// holders are many.
-	runtime.GOMAXPROCS(2)
+	// The collector keeps the heap close to what is in use: holders are many.
+	runtime.GOMAXPROCS(holderCPUs)
 	SealDescriptors()
 	c := newBlockingConn(socketFD)
 	surviveSignals()

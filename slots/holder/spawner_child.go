@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/slots/timerslack"
 )
 
 // order asks the spawner for one holder. The frame carries its socket.
@@ -145,7 +147,7 @@ func (s *spawnerServer) clone(f frame) (pid, pidfd int, err error) {
 		return 0, 0, err
 	}
 	attr := &syscall.ProcAttr{
-		Env:   []string{"GODEBUG=madvdontneed=1"},
+		Env:   []string{"GODEBUG=madvdontneed=1", "GOMAXPROCS=1"},
 		Files: append([]uintptr{0, 1, 2, uintptr(f.files[0])}, rules...),
 		Sys:   cloneAttr(&o),
 	}
@@ -162,6 +164,10 @@ func (s *spawnerServer) clone(f frame) (pid, pidfd int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err = asOwner(&o, func() (err error) {
+		// The holder's runtime begins with what this thread has: until it serves,
+		// its watching thread would cost as much as what it watches.
+		timerslack.Set(restingSlack)
+		defer timerslack.Set(timerslack.Usual)
 		pid, err = syscall.ForkExec("/proc/self/exe", []string{"sandboxd", "holder"}, attr)
 		return err
 	})
