@@ -11,6 +11,10 @@
 //
 //	Run: renews the leases of trajectories that called, beside the calls
 //
+// A call may take long, but not in a container that is silent for
+// pool.Config.LostAfter: its calls end with slots.KindContainerUnreachable, and
+// further ones are refused until it is heard. The leases hold meanwhile.
+//
 // A lease that ended without its trajectory is told to it once, with the
 // reason; the call after that begins anew in another slot.
 package calls

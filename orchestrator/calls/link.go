@@ -5,6 +5,7 @@ import (
 	"iter"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"berth/orchestrator/backend"
 	"berth/orchestrator/dispatch"
@@ -24,6 +25,7 @@ type links struct {
 type link struct {
 	dispatcher *dispatch.Dispatcher
 	now        atomic.Pointer[connection]
+	silent     atomic.Pointer[slots.Error] // why it takes no calls now; nil: it does
 }
 
 // connection is a link at one address.
@@ -64,7 +66,7 @@ func (c *Carrier) link(to backend.Container) (*link, error) {
 	l := c.links.byID[to.ID]
 	c.links.mu.RUnlock()
 	if l != nil && l.at(to) {
-		return l, nil
+		return l.speaking()
 	}
 	made, err := c.config.Connect(to)
 	if err != nil {
@@ -74,7 +76,18 @@ func (c *Carrier) link(to backend.Container) (*link, error) {
 	if old != nil {
 		old.Close()
 	}
-	return l, err
+	if err != nil {
+		return nil, err
+	}
+	return l.speaking()
+}
+
+// speaking is the link, unless its container is silent.
+func (l *link) speaking() (*link, error) {
+	if silent := l.silent.Load(); silent != nil {
+		return nil, silent.WithExecuted(slots.ExecutedNever)
+	}
+	return l, nil
 }
 
 // put has the link lead to where the container is now. It returns the client
@@ -102,15 +115,34 @@ func (c *Carrier) put(to backend.Container, made *client.Client) (l *link, old *
 	return l, nil, nil
 }
 
-// part ends the link when its container is gone.
+// listenEvery is how often it is seen whether a container has become silent, or
+// is heard again.
+const listenEvery = time.Second
+
+// part ends the link when its container is gone. Until then it ends the calls
+// of one that has become silent: nothing else would before the lease is over,
+// since a call may take as long as it likes. The leases stay, so who sends such
+// a call again under its id when the container is back hears what became of it.
 func (c *Carrier) part(id string, l *link, gone <-chan struct{}) {
-	select {
-	case <-gone:
-		c.links.mu.Lock()
-		delete(c.links.byID, id)
-		c.links.mu.Unlock()
-		c.router.Remove(id, "it ended")
-	case <-c.closed:
+	defer func() { l.now.Load().client.Close() }()
+	listen := time.NewTicker(listenEvery)
+	defer listen.Stop()
+	for {
+		select {
+		case <-gone:
+			c.links.mu.Lock()
+			delete(c.links.byID, id)
+			c.links.mu.Unlock()
+			c.router.Remove(id, "it ended")
+			return
+		case <-c.closed:
+			return
+		case <-listen.C:
+		}
+		silent := c.pools.Silent(id, l.now.Load().client.Heard())
+		l.silent.Store(silent)
+		if silent != nil {
+			l.dispatcher.Cut(silent)
+		}
 	}
-	l.now.Load().client.Close()
 }

@@ -91,7 +91,9 @@ func (d *Dispatcher) carryOwn(ctx context.Context, b *batch) {
 	default:
 		// Nobody else has looked at the batch's context: this caller is yet to
 		// leave.
-		b.ctx, b.cancel = context.WithCancelCause(d.life)
+		d.mu.Lock()
+		b.ctx, b.cancel = context.WithCancelCause(d.term)
+		d.mu.Unlock()
 		b.again = true
 		d.work.Go(func() { d.carry(b) })
 		return

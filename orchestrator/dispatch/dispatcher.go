@@ -59,6 +59,8 @@ type Dispatcher struct {
 	// mu guards all below and what Pending says. The remote is never called
 	// under it.
 	mu         sync.Mutex
+	term       context.Context //nolint:containedctx // of the requests from here on: a part of life that Cut ends
+	endTerm    context.CancelCauseFunc
 	outside    []*Pending // without a place, in the order in which they came
 	places     int        // taken, of Config.MaxInFlight
 	lanes      map[laneKey]*lane
@@ -83,6 +85,7 @@ func New(remote Remote, config Config) *Dispatcher {
 		remote: remote, config: config.withDefaults(), life: life, kill: kill,
 		lanes: map[laneKey]*lane{}, usual: usualAtFirst, drained: make(chan struct{}),
 	}
+	d.term, d.endTerm = context.WithCancelCause(life)
 	d.timer = time.AfterFunc(time.Hour, d.tick)
 	d.timer.Stop()
 	return d
@@ -256,8 +259,27 @@ func (d *Dispatcher) Abort(cause *slots.Error) {
 }
 
 func (d *Dispatcher) endLocked(cause *slots.Error) {
-	now := time.Now()
 	d.ended, d.refusal = true, cause
+	d.refuseLocked(cause)
+	d.kill(cause)
+}
+
+// Cut ends every call that is there now as Abort does. Later ones are taken as
+// before: it is for a container that is silent and may be heard again.
+func (d *Dispatcher) Cut(cause *slots.Error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
+		return
+	}
+	d.refuseLocked(cause)
+	d.endTerm(cause.WithExecuted(slots.ExecutedMaybe))
+	d.term, d.endTerm = context.WithCancelCause(d.life)
+}
+
+// refuseLocked ends the calls that were not sent.
+func (d *Dispatcher) refuseLocked(cause *slots.Error) {
+	now := time.Now()
 	d.timer.Stop()
 	never := cause.WithExecuted(slots.ExecutedNever)
 	outside := d.outside
@@ -265,14 +287,16 @@ func (d *Dispatcher) endLocked(cause *slots.Error) {
 	for _, p := range outside {
 		d.settleLocked(p, nil, never, now)
 	}
-	for _, l := range d.lanes {
+	for key, l := range d.lanes {
 		waiting := l.waiting
 		l.waiting = nil
 		for _, p := range waiting {
 			d.settleLocked(p, nil, never, now)
 		}
+		if l.sent == 0 {
+			delete(d.lanes, key)
+		}
 	}
-	d.kill(cause)
 }
 
 // Stats is what a Dispatcher did and does.

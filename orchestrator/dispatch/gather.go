@@ -155,7 +155,7 @@ func (d *Dispatcher) observeLocked(took time.Duration) {
 // formLocked takes a batch of what is ready: whole lanes as far as they fit,
 // those first that wait longest.
 func (d *Dispatcher) formLocked(now time.Time) *batch {
-	ctx, cancel := context.WithCancelCause(d.life)
+	ctx, cancel := context.WithCancelCause(d.term)
 	b := &batch{ctx: ctx, cancel: cancel, done: make(chan struct{})}
 	var bytes int64
 	d.ready = slices.DeleteFunc(d.ready, func(l *lane) bool {

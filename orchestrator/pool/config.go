@@ -87,7 +87,7 @@ type Config struct {
 	SyncEvery    time.Duration // between two full readings of its slots at most; default 5 s
 	ProbeTimeout time.Duration // of one look; default 5 s
 	Misses       int           // failed looks in a row after which a container gets no new leases; default 3
-	LostAfter    time.Duration // silence after which a container without leases is given up; default 1 minute
+	LostAfter    time.Duration // silence after which a container's calls are ended, and it is given up if it has no leases; default 1 minute
 
 	GrantTimeout   time.Duration // for a container to answer an acquire; default 5 s
 	ReleaseTimeout time.Duration // for a container to answer a release or reset; default 1 minute

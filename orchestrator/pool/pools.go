@@ -288,6 +288,24 @@ func (p *Pools) Lost(ref Ref, executed slots.Executed) error {
 	return nil
 }
 
+// Silent says why the container counts as silent: slots.KindContainerUnreachable
+// when it has failed Config.Misses looks and was not heard for Config.LostAfter,
+// nil otherwise. heard is when something else came from it last, as far as the
+// caller knows: a sign of life as good as the answer to a look.
+func (p *Pools) Silent(container string, heard time.Time) *slots.Error {
+	c := p.container(container)
+	if c == nil {
+		return nil
+	}
+	c.pool.mu.Lock()
+	defer c.pool.mu.Unlock()
+	now := time.Now()
+	if !c.silent || now.Sub(c.seen) < p.cfg.LostAfter || now.Sub(heard) < p.cfg.LostAfter {
+		return nil
+	}
+	return slots.Errorf(slots.KindContainerUnreachable, "container %s is silent: %s", c.id, describe(c, now))
+}
+
 func errGone(ref Ref) *slots.Error {
 	return slots.Errorf(slots.KindSlotLost, "container %.80s is gone, and slot %.80s with it", ref.Container, ref.SlotID)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth/orchestrator/pool"
+	"berth/slots"
 )
 
 // slowStop is a fleet whose containers are silent while they are stopped, which
@@ -103,4 +104,31 @@ func TestOnlyASilenceThatNobodyHasAskedForIsWarnedOf(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAContainerIsSilentWhenNothingWasHeardOfItForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet()
+		f.add("a", "t", 2)
+		p := open(t, f, pool.Config{Templates: []pool.Template{fixed()}, LostAfter: 20 * time.Second})
+		require.NoError(t, p.Ready(t.Context()))
+		acquire(t, p, "x")
+		pass(time.Minute)
+		never := time.Time{}
+		assert.Nil(t, p.Silent("a", never), "it answers")
+		f.cut("a")
+		pass(15 * time.Second)
+		assert.Nil(t, p.Silent("a", never), "it may yet answer")
+		pass(15 * time.Second)
+		silent := p.Silent("a", never)
+		require.NotNil(t, silent)
+		assert.Equal(t, slots.KindContainerUnreachable, silent.Kind)
+		assert.Contains(t, silent.Message, "container a is silent: it did not answer for 30")
+		assert.Nil(t, p.Silent("a", time.Now().Add(-15*time.Second)), "a call was answered since")
+		assert.NotNil(t, p.Silent("a", time.Now().Add(-25*time.Second)))
+		assert.Nil(t, p.Silent("nobody", never))
+		f.containers["a"].set(func() { f.containers["a"].cut = false })
+		pass(10 * time.Second)
+		assert.Nil(t, p.Silent("a", never), "it answers again")
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"berth/sandboxd/api"
@@ -48,6 +49,7 @@ type Client struct {
 	backoff time.Duration
 	peer    string
 	result  func(text []byte) (api.Result, error) // reads one of Execute or BatchStream
+	heard   atomic.Int64                          // when something came last, in nanoseconds since 1970; 0: never
 }
 
 // New makes a Client. It does not connect.
@@ -87,6 +89,17 @@ func (c *Client) Close() {
 	}
 }
 
+// Heard is when something came from the container last: the beginning of an
+// answer, or a line of one that is streamed. The zero time: nothing has yet.
+func (c *Client) Heard() time.Time {
+	if at := c.heard.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
+func (c *Client) hears() { c.heard.Store(time.Now().UnixNano()) }
+
 // Request is one request before it is sent.
 type Request struct {
 	Method string
@@ -115,6 +128,7 @@ func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 	for tried := 0; ; tried++ {
 		answer, err := c.try(ctx, r, text)
 		if err == nil {
+			c.hears()
 			return answer, c.checked(answer)
 		}
 		r.sent = r.sent || !dialled(err)

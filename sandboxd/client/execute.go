@@ -128,7 +128,7 @@ func (c *Client) batchOnce(ctx context.Context, r Request, places []int, yield f
 		return rest, false, err
 	}
 	defer func() { _ = answer.Body.Close() }() // a rest of it is nothing to wait for
-	for line, err := range lines(answer.Body) {
+	for line, err := range c.lines(answer.Body) {
 		if err != nil {
 			return rest, false, broken(ctx, err)
 		}
@@ -153,7 +153,7 @@ func accepting(kind string) http.Header { return http.Header{"Accept": {kind}} }
 
 // lines yields the lines of a body that are not empty. A last line without
 // its end was cut off and is not a line.
-func lines(body io.Reader) iter.Seq2[[]byte, error] {
+func (c *Client) lines(body io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		s := bufio.NewScanner(body)
 		s.Buffer(make([]byte, 0, 64<<10), maxLine)
@@ -167,6 +167,7 @@ func lines(body io.Reader) iter.Seq2[[]byte, error] {
 			return 0, nil, nil
 		})
 		for s.Scan() {
+			c.hears()
 			if len(s.Bytes()) > 0 && !yield(s.Bytes(), nil) {
 				return
 			}
@@ -193,7 +194,7 @@ func (c *Client) Lines(ctx context.Context, r Request) iter.Seq2[[]byte, error] 
 			return
 		}
 		defer func() { _ = answer.Body.Close() }() // a rest of it is nothing to wait for
-		for line, err := range lines(answer.Body) {
+		for line, err := range c.lines(answer.Body) {
 			if err != nil {
 				yield(nil, broken(ctx, err))
 				return
@@ -302,7 +303,7 @@ func (c *Client) followOnce(ctx context.Context, r Request, f *following, yield 
 		return f.refused(ctx, answer, yield)
 	}
 	defer func() { _ = answer.Body.Close() }() // a rest of it is nothing to wait for
-	for line, err := range lines(answer.Body) {
+	for line, err := range c.lines(answer.Body) {
 		if err != nil {
 			return broken(ctx, err)
 		}
