@@ -119,6 +119,11 @@ func (s *Server) output(c echo.Context) error {
 	total := capture.Total()
 	from = min(from, total)
 	to := from + min(length, total-from)
+	// What is promised of the length has to come: an answer ends where a gap
+	// begins, and who asks on from there is told how long that is.
+	if kept := capture.Reach(from); kept > from {
+		to = min(to, kept)
+	}
 	return s.sendOutput(c, capture, from, to, total)
 }
 

@@ -196,7 +196,23 @@ func TestALostOutputIsAGapAndTheResultStillComes(t *testing.T) {
 	assert.Equal(t, api.EventResult, all[len(all)-1].Name)
 	a := c.ask(t, http.MethodGet, fmt.Sprintf("/v1/executions/g1/output?offset=%d", gap.From), "")
 	assert.Equal(t, 404, a.code)
-	assert.Contains(t, a.body, "no longer kept")
+	assert.Contains(t, a.body, fmt.Sprintf("output bytes %d to %d are no longer kept", gap.From, gap.To))
+	for name, want := range map[string]struct{ query, body string }{
+		"before the gap":  {"offset=0", strings.Repeat("x", int(gap.From))},
+		"up to the gap":   {fmt.Sprintf("offset=0&length=%d", gap.From), strings.Repeat("x", int(gap.From))},
+		"short of it":     {fmt.Sprintf("offset=%d&length=999999", gap.From-7), strings.Repeat("x", 7)},
+		"after the gap":   {fmt.Sprintf("offset=%d", gap.To), strings.Repeat("x", int(1_000_000-gap.To))},
+		"beyond its end":  {"offset=1000001&length=7", ""},
+		"nothing, at all": {"offset=3&length=0", ""},
+	} {
+		a := c.ask(t, http.MethodGet, "/v1/executions/g1/output?"+want.query, "")
+		assert.Equal(t, 200, a.code, name)
+		assert.Equal(t, want.body, a.body, name)
+		assert.Equal(t, itoa(len(want.body)), a.header.Get("Content-Length"), name)
+		assert.Equal(t, "1000000", a.header.Get(headerTotal), name)
+	}
+	a = c.ask(t, http.MethodGet, fmt.Sprintf("/v1/executions/g1/output?offset=%d&length=9", gap.To-1), "")
+	assert.Equal(t, 404, a.code, "it begins in the gap")
 }
 
 func TestAStreamOfARefusedCallIsItsResult(t *testing.T) {

@@ -182,6 +182,21 @@ func (c *Capture) Next(ctx context.Context, offset int64, limit int) ([]byte, er
 	}
 }
 
+// Reach is how far the bytes from offset on are kept without a gap: offset
+// itself where they are not kept, and the length of the stream at most.
+func (c *Capture) Reach(offset int64) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	begin := int64(len(c.head)) // of what is kept from the stream's start on
+	if c.spill != nil {
+		begin = max(begin, c.spilled)
+	}
+	if tail := c.total - int64(len(c.tail)); offset >= tail || begin >= tail {
+		return max(offset, c.total)
+	}
+	return max(offset, begin)
+}
+
 // readSpill reads what was in the spill a moment ago. One that was released
 // since, or that the disk lost, leaves a gap up to the tail.
 func readSpill(spill Spill, offset int64, n int, tailStart int64) ([]byte, error) {

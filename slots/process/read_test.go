@@ -47,6 +47,7 @@ func TestNextReadsTheStreamFromEveryOffset(t *testing.T) {
 	writeInPieces(t, c, stream, rand.New(rand.NewPCG(1, 2)), 5)
 	require.NoError(t, c.Close())
 	for offset := range len(stream) + 1 {
+		assert.EqualValues(t, len(stream), c.Reach(int64(offset)))
 		for _, most := range []int{0, 1, 3, 100} {
 			got, skipped := follow(t, c, int64(offset), most)
 			assert.Equal(t, string(stream[offset:]), string(got))
@@ -65,6 +66,9 @@ func TestNextNamesTheBytesThatAreNoLongerKept(t *testing.T) {
 	assert.Equal(t, "34567", string(chunk), "what is left of the head")
 	_, err = c.Next(t.Context(), 8, 0)
 	assert.Equal(t, &GapError{From: 8, To: 16}, err)
+	assert.EqualValues(t, 8, c.Reach(3), "the head")
+	assert.EqualValues(t, 8, c.Reach(8))
+	assert.EqualValues(t, 24, c.Reach(16), "the tail")
 	require.EqualError(t, err, "output bytes 8 to 16 are no longer kept")
 	chunk, err = c.Next(t.Context(), 16, 0)
 	require.NoError(t, err)
@@ -80,6 +84,9 @@ func TestNextFindsAGapBehindASpillThatIsFull(t *testing.T) {
 	got, skipped := follow(t, c, 0, 0)
 	assert.Equal(t, string(stream[:20])+string(stream[92:]), string(got))
 	assert.EqualValues(t, 72, skipped)
+	for offset, reach := range map[int64]int64{0: 20, 7: 20, 19: 20, 20: 20, 50: 50, 91: 91, 92: 100, 99: 100, 100: 100, 200: 200} {
+		assert.Equal(t, reach, c.Reach(offset), "from %d", offset)
+	}
 }
 
 func TestNextAfterReleaseIsAGapUpToTheEnd(t *testing.T) {
