@@ -140,18 +140,13 @@ func (p *Pending) answered(answer dispatch.Answer, err error) (dispatch.Answer, 
 // Locate finds the container of a lease that its holder names. Whether the
 // lease holds is for the container to say.
 func (c *Carrier) Locate(ctx context.Context, ref pool.Ref) (pool.Lease, error) {
-	if err := c.pools.Ready(ctx); err != nil {
-		return pool.Lease{}, err
-	}
-	if err := c.pools.Lost(ref, slots.ExecutedNever); err != nil {
-		return pool.Lease{}, err
-	}
 	// The pools know where it is now, and by which token it is reached; a link
 	// may be older.
-	if known, ok := c.pools.Known(ref.Container); ok {
-		return pool.Lease{Container: known, Slot: slots.Lease{SlotID: ref.SlotID, Token: ref.Token}}, nil
+	known, err := c.pools.Locate(ctx, ref)
+	if err != nil {
+		return pool.Lease{}, err
 	}
-	return pool.Lease{}, slots.Errorf(slots.KindSlotLost, "container %.80s is gone", ref.Container).WithExecuted(slots.ExecutedNever)
+	return pool.Lease{Container: known, Slot: slots.Lease{SlotID: ref.SlotID, Token: ref.Token}}, nil
 }
 
 // Client is the client of the container that the lease is in.

@@ -175,6 +175,9 @@ func (s *Server) getLease(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	if _, err := s.Pools.Locate(c.Request().Context(), want); err != nil {
+		return err
+	}
 	leases, err := s.Pools.List(c.Request().Context(), pool.Filter{Container: want.Container})
 	if err != nil {
 		return err

@@ -152,6 +152,8 @@ func (p *Pools) register(c *container) bool {
 		return false
 	}
 	p.containers[c.id] = c
+	close(p.came)
+	p.came = make(chan struct{})
 	return true
 }
 

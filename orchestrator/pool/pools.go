@@ -34,6 +34,7 @@ type Pools struct {
 	closed     bool
 	tasks      sync.WaitGroup
 	containers map[string]*container // of all pools
+	came       chan struct{}         // closed when there is another one, for a new channel
 	foreign    map[string]bool       // containers of templates that are not known, told once
 }
 
@@ -47,7 +48,7 @@ func New(fleet Fleet, connect Connect, cfg Config) (*Pools, error) {
 	p := &Pools{
 		fleet: fleet, connect: connect, cfg: cfg.withDefaults(), pools: map[string]*pool{},
 		ctx: ctx, cancel: cancel, ready: make(chan struct{}), scaled: make(chan struct{}, 1),
-		containers: map[string]*container{}, foreign: map[string]bool{},
+		containers: map[string]*container{}, came: make(chan struct{}), foreign: map[string]bool{},
 	}
 	for _, t := range cfg.Templates {
 		p.pools[t.Name] = newPool(p, t.withDefaults())

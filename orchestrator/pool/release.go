@@ -26,12 +26,9 @@ type release struct {
 // answer is asked again when it does. The release is carried through even if
 // ctx ends.
 func (p *Pools) Release(ctx context.Context, ref Ref, reset bool) (*slots.Receipt, error) {
-	if err := p.Ready(ctx); err != nil {
+	c, err := p.find(ctx, ref)
+	if err != nil {
 		return nil, err
-	}
-	c := p.container(ref.Container)
-	if c == nil {
-		return nil, errGone(ref).WithExecuted(slots.ExecutedNever)
 	}
 	return c.pool.release(ctx, c, ref, reset)
 }
@@ -40,7 +37,11 @@ func (p *pool) release(ctx context.Context, c *container, ref Ref, reset bool) (
 	p.mu.Lock()
 	s, ok := c.slots[ref.SlotID]
 	if !ok {
+		read := !c.readAt.IsZero()
 		p.mu.Unlock()
+		if !read {
+			return p.releaseUnknown(ctx, c, ref, 0, reset)
+		}
 		return nil, slots.Errorf(slots.KindNotFound, "container %s has no slot %.80s", c.id, ref.SlotID)
 	}
 	var r *release
@@ -172,12 +173,9 @@ func (p *Pools) Renew(ctx context.Context, ref Ref, ttl time.Duration) (Lease, e
 	if err := checkTTL(ttl); err != nil {
 		return Lease{}, err
 	}
-	if err := p.Ready(ctx); err != nil {
+	c, err := p.find(ctx, ref)
+	if err != nil {
 		return Lease{}, err
-	}
-	c := p.container(ref.Container)
-	if c == nil {
-		return Lease{}, errGone(ref).WithExecuted(slots.ExecutedNever)
 	}
 	return c.pool.renew(ctx, c, ref, ttl)
 }
@@ -232,12 +230,9 @@ func (p *pool) notRenewed(c *container, ref Ref, ttl time.Duration, err error) e
 // Reset makes the slot of the lease pristine; the lease stays. It ends what
 // runs in the slot.
 func (p *Pools) Reset(ctx context.Context, ref Ref) (slots.Receipt, error) {
-	if err := p.Ready(ctx); err != nil {
+	c, err := p.find(ctx, ref)
+	if err != nil {
 		return slots.Receipt{}, err
-	}
-	c := p.container(ref.Container)
-	if c == nil {
-		return slots.Receipt{}, errGone(ref).WithExecuted(slots.ExecutedNever)
 	}
 	remote := c.link()
 	receipt, err := remote.Reset(ctx, ref.SlotID, &ref.Token)

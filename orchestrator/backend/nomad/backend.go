@@ -31,6 +31,7 @@ type Backend struct {
 	work   sync.WaitGroup
 	item   string        // of this orchestrator in variables that several write; another one for each Open
 	newJob chan struct{} // has room for one: there is a pool that the stream does not tell of
+	seeks  chan struct{} // has room for one: somebody asks for what is not known
 
 	// mu guards what follows and the fields of pools, containers and
 	// allocations. Nothing waits while it is held.
@@ -41,6 +42,7 @@ type Backend struct {
 	nodes  map[string]node // that are drained, by ID
 	blind  bool            // we may not know of machines
 	ended  map[string]end  // IDs that are used up
+	sought *sought         // the next reading for those who ask for what is not known; nil: nobody does
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -53,7 +55,7 @@ func Open(ctx context.Context, config Config) (*Backend, error) {
 		return nil, fmt.Errorf("open nomad backend: %w", err)
 	}
 	b := &Backend{
-		config: config, newJob: make(chan struct{}, 1), item: strings.ToLower(rand.Text()[:12]), pools: map[string]*pool{}, all: map[string]*container{}, nodes: map[string]node{}, ended: map[string]end{},
+		config: config, newJob: make(chan struct{}, 1), seeks: make(chan struct{}, 1), item: strings.ToLower(rand.Text()[:12]), pools: map[string]*pool{}, all: map[string]*container{}, nodes: map[string]node{}, ended: map[string]end{},
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: config.dial}},
 	}
 	if b.client, err = connect(*config.API, config.dial); err != nil {
@@ -75,6 +77,7 @@ func Open(ctx context.Context, config Config) (*Backend, error) {
 		b.spawn(p)
 	}
 	b.work.Go(func() { b.follow(index) })
+	b.work.Go(b.seek)
 	return b, nil
 }
 

@@ -89,6 +89,10 @@
 // that is 0.2 requests a second and two connections for one job, and 0.18 and
 // one more for each further one.
 //
+// A lease may come here before anything tells of its container, which another
+// orchestrator has just claimed. Find reads claims and allocations before it says
+// that there is no such container, for all who ask and once a second at most.
+//
 // # Tokens
 //
 // The token of a container is HMAC-SHA256 of its allocation's ID under the
