@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -51,4 +52,19 @@ func LastWords(states map[string]*api.TaskState, descriptions ...string) string 
 		}
 	}
 	return cmp.Or(append([]string{failed, last}, descriptions...)...)
+}
+
+// InNamespace is what Nomad's own commands are told of the namespace, with a
+// blank after it; "" of the default one.
+func InNamespace(namespace string) string {
+	if namespace == "" || namespace == api.DefaultNamespace {
+		return ""
+	}
+	return "-namespace " + namespace + " "
+}
+
+// EndDeployment is the command that ends a deployment. Where the job is rolled
+// back by itself, as ours are, the version before it comes back.
+func EndDeployment(namespace, id string) string {
+	return fmt.Sprintf("nomad deployment fail %s%.8s", InNamespace(namespace), id)
 }

@@ -222,9 +222,11 @@ func (a *app) plan(ctx context.Context, cmd *cobra.Command, j *nomadJob, name st
 	return p, p.Write(a.out)
 }
 
+const deployedByForce = "--force deploys it all the same"
+
 func (a *app) nomadDeployCommand() *cobra.Command {
 	var j nomadJob
-	var detach, force bool
+	var options operate.Options
 	var within time.Duration
 	names := slices.Sorted(maps.Keys(nomadFiles()))
 	cmd := &cobra.Command{
@@ -236,8 +238,8 @@ that is not fails with Nomad's own words.
 		Args: arguments(1, 1), ValidArgs: names,
 	}
 	j.flags(cmd.Flags())
-	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the deployment")
-	cmd.Flags().BoolVar(&force, "force", false, "deploy also what the orchestrator is going to change back, what may end leases, and what leaves a pool without orchestrator")
+	cmd.Flags().BoolVar(&options.Detach, "detach", false, "do not wait for the deployment")
+	cmd.Flags().BoolVar(&options.Force, "force", false, "deploy also what the orchestrator is going to change back, what may end leases, and what leaves a pool without orchestrator or finds no room")
 	cmd.Flags().DurationVar(&within, "timeout", 15*time.Minute, "wait so long; Nomad goes on then")
 	cmd.RunE = onNomad(func(ctx context.Context, cmd *cobra.Command, args []string) error {
 		if within <= 0 {
@@ -255,13 +257,16 @@ that is not fails with Nomad's own words.
 			return err
 		}
 		if err := a.refusal(args[0], &j, cmd.Flags()); err != nil {
-			if !force {
-				return fmt.Errorf("%w; --force deploys it all the same", err)
+			if !options.Force {
+				return fmt.Errorf("%w; %s", err, deployedByForce)
 			}
 			a.progress("%v", err)
 		}
-		d, err := o.Deploy(ctx, file.Job, j.index, detach, a.progress)
-		if errors.Is(err, operate.ErrGoesOn) {
+		d, err := o.Deploy(ctx, file.Job, j.index, options, a.progress)
+		switch {
+		case errors.Is(err, operate.ErrNoRoom):
+			err = fmt.Errorf("%w; %s", err, deployedByForce)
+		case errors.Is(err, operate.ErrGoesOn):
 			err = fmt.Errorf("%w; \"berth nomad status --job %s\" says how far it is", err, d.Job)
 		}
 		if a.asJSON(cmd, true) && d.ModifyIndex > 0 {

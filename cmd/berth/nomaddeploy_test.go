@@ -130,7 +130,7 @@ func TestNomadDeployThatIsNotFollowedToItsEndSaysSo(t *testing.T) {
 			"GET deployment/d":                 deployment,
 		}
 	}
-	const goesOn = `it goes on all the same; "berth nomad status --job berth-default" says how far it is`
+	const goesOn = "it goes on all the same, unless `nomad deployment fail d` ends it; \"berth nomad status --job berth-default\" says how far it is"
 	nomadDouble(t, answers(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))) // Nomad breaks off
 	status, out, errs := runMain(t.Context(), "nomad", "deploy", "sandboxd")
 	assert.Equal(t, exitUnreachable, status, errs)

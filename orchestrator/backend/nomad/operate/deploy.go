@@ -34,12 +34,19 @@ type Deployed struct {
 // ErrChanged is that somebody else has registered the job meanwhile.
 var ErrChanged = errors.New("somebody has changed the job meanwhile: look at the plan again")
 
+// Options are how a job is deployed.
+type Options struct {
+	Detach bool // do not follow what comes of it
+	Force  bool // also when there is no room for what goes first
+}
+
 // Deploy registers the job if it still has the index that it had when it was
-// read to make this one of, 0: if there is none. It
-// makes its variable of secrets when there is none, and follows it until it is
-// healthy; with detach not even that. What has failed is an error with Nomad's
-// own words, and in the answer all the same.
-func (o *Operator) Deploy(ctx context.Context, job *api.Job, index uint64, detach bool, progress Progress) (Deployed, error) {
+// read to make this one of, 0: if there is none. It asks Nomad's plan first:
+// the error is an ErrNoRoom when the job runs and there is no room for its next
+// version. It makes its variable of secrets when there is none, and follows it
+// until it is healthy. What has failed is an error with Nomad's own words, and
+// in the answer all the same.
+func (o *Operator) Deploy(ctx context.Context, job *api.Job, index uint64, options Options, progress Progress) (Deployed, error) {
 	d := Deployed{Job: *job.ID, Status: "registered"}
 	valid, _, err := o.client.Jobs().Validate(job, new(api.WriteOptions).WithContext(ctx))
 	if err != nil {
@@ -47,6 +54,9 @@ func (o *Operator) Deploy(ctx context.Context, job *api.Job, index uint64, detac
 	}
 	if valid.Error != "" {
 		return d, fmt.Errorf("validate job %s: %s", d.Job, strings.Join(strings.Fields(valid.Error), " "))
+	}
+	if err := o.roomFor(ctx, job, options.Force, progress); err != nil {
+		return d, err
 	}
 	if d.Variable, err = o.secret(ctx, job); err != nil {
 		return d, err
@@ -69,7 +79,7 @@ func (o *Operator) Deploy(ctx context.Context, job *api.Job, index uint64, detac
 	if d.Warnings != "" {
 		progress("warnings: %s", d.Warnings)
 	}
-	if detach || d.Evaluation == "" {
+	if options.Detach || d.Evaluation == "" {
 		return d, nil
 	}
 	err = o.follow(ctx, &d, job, progress)
@@ -169,7 +179,7 @@ func (o *Operator) evaluated(ctx context.Context, d *Deployed, say Progress) err
 		case api.EvalStatusComplete, api.EvalStatusBlocked:
 			d.Deployment, d.Unplaced = e.DeploymentID, unplaced(e.FailedTGAllocs)
 			for _, why := range d.Unplaced {
-				say("no room yet: %s", why)
+				say("no room yet: %s%s", why, o.endedBy("; until there is, nothing else of the job is scaled, which %s ends", d.Deployment))
 			}
 			return nil
 		case api.EvalStatusFailed, api.EvalStatusCancelled:
@@ -289,47 +299,6 @@ func (o *Operator) completed(ctx context.Context, d *Deployed, say Progress) err
 	}
 }
 
-// failures are what Nomad says of the allocations of this version that failed.
-func (o *Operator) failures(ctx context.Context, d *Deployed) []string {
-	all, _, err := o.client.Jobs().Allocations(d.Job, false, new(api.QueryOptions).WithContext(ctx))
-	if err != nil {
-		return []string{err.Error()}
-	}
-	var words []string
-	for _, a := range all {
-		unhealthy := a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && !*a.DeploymentStatus.Healthy
-		if a.JobVersion == d.Version && (unhealthy || a.ClientStatus == api.AllocClientStatusFailed) {
-			words = append(words, fmt.Sprintf("allocation %.8s on %s: %s", a.ID, a.NodeName, jobs.LastWords(a.TaskStates, a.ClientDescription, a.DesiredDescription)+itsLog(a)))
-		}
-	}
-	return words
-}
-
-// Exit statuses by which sandboxd and the orchestrator say that they cannot run
-// as they are told: their log says why.
-const (
-	exitUsage  = "64"
-	exitConfig = "78"
-)
-
-// itsLog is how to see what the program has said that cannot run as it is told;
-// "": nothing has ended that way.
-func itsLog(a *api.AllocationListStub) string {
-	for _, task := range a.TaskStates {
-		for _, e := range task.Events {
-			if status := e.Details["exit_code"]; status != exitUsage && status != exitConfig {
-				continue
-			}
-			namespace := ""
-			if a.Namespace != "" && a.Namespace != api.DefaultNamespace {
-				namespace = "-namespace " + a.Namespace + " "
-			}
-			return fmt.Sprintf(" (why: nomad alloc logs -stderr %s%.8s)", namespace, a.ID)
-		}
-	}
-	return ""
-}
-
 // failed is the error of a deployment that failed.
 func (d *Deployed) failed(what string) error {
 	return fmt.Errorf("deploy job %s: %s", d.Job, strings.Join(append(append([]string{what}, d.Failures...), d.Unplaced...), "; "))
@@ -342,7 +311,7 @@ func (o *Operator) lost(ctx context.Context, d *Deployed, err error) error {
 		look, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 		defer cancel()
 		d.Failures = o.failures(look, d)
-		return fmt.Errorf("%w: %w: %w", d.failed("not healthy yet"), cause, ErrGoesOn)
+		return fmt.Errorf("%w: %w: %w%s", d.failed("not healthy yet"), cause, ErrGoesOn, o.endedBy(", unless %s ends it", d.Deployment))
 	}
-	return fmt.Errorf("follow job %s: %w: %w", d.Job, err, ErrGoesOn)
+	return fmt.Errorf("follow job %s: %w: %w%s", d.Job, err, ErrGoesOn, o.endedBy(", unless %s ends it", d.Deployment))
 }

@@ -3,6 +3,7 @@ package operate_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -31,6 +32,7 @@ type double struct {
 	allocs      []*api.AllocationListStub
 	nodes       []*api.NodeListStub
 	blocked     []*api.Evaluation
+	logs        map[string]string // by allocation, task and kind
 	fault       func(r *http.Request) (status int, words string)
 	asked       []string // method and path
 	registered  int
@@ -86,7 +88,7 @@ func (d *double) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case path == "validate/job":
 		answer(api.JobValidateResponse{DriverConfigValidated: true})
-	case path == "job/"+id+"/plan":
+	case strings.HasPrefix(path, "job/") && strings.HasSuffix(path, "/plan"):
 		answer(d.plan)
 	case path == "jobs":
 		d.register(w, r)
@@ -103,6 +105,13 @@ func (d *double) serve(w http.ResponseWriter, r *http.Request) {
 		answer(d.allocs)
 	case path == "job/"+id+"/evaluations":
 		answer(d.blocked)
+	case strings.HasPrefix(path, "client/fs/logs/"):
+		text, found := d.logs[strings.TrimPrefix(path, "client/fs/logs/")+" "+r.URL.Query().Get("task")+" "+r.URL.Query().Get("type")]
+		if !found {
+			http.Error(w, "no such allocation", http.StatusNotFound)
+			return
+		}
+		_, _ = io.WriteString(w, text)
 	case strings.HasPrefix(path, "evaluation/"):
 		one, _ := told(&d.evaluation)
 		answer(one)

@@ -134,7 +134,7 @@ func TestDeployMakesTheSecretAndFollowsUntilItIsHealthy(t *testing.T) {
 	d.evaluation = []api.Evaluation{{Status: "pending"}, {Status: "complete", DeploymentID: "deployment"}}
 	d.deployments = []api.Deployment{running(0), running(0), running(1), done}
 	var told steps
-	got, err := d.operator().Deploy(t.Context(), pool(t, template()), 0, false, told.add)
+	got, err := d.operator().Deploy(t.Context(), pool(t, template()), 0, operate.Options{}, told.add)
 	require.NoError(t, err)
 	assert.Equal(t, operate.Deployed{
 		Job: "berth-t", Version: 1, ModifyIndex: 5, Variable: "nomad/jobs/berth-t", Evaluation: "eval", Deployment: "deployment",
@@ -149,7 +149,7 @@ func TestDeployMakesTheSecretAndFollowsUntilItIsHealthy(t *testing.T) {
 	assert.GreaterOrEqual(t, len(items["token"]), 40)
 	assert.Contains(t, items, "env")
 
-	got, err = d.operator().Deploy(t.Context(), pool(t, template()), 5, true, told.add)
+	got, err = d.operator().Deploy(t.Context(), pool(t, template()), 5, operate.Options{Detach: true}, told.add)
 	require.NoError(t, err)
 	assert.Equal(t, "registered", got.Status, "it does not wait when it is told so")
 	assert.Empty(t, got.Variable)
@@ -165,7 +165,7 @@ func TestDeployGivesTheOrchestratorsVariableWhatItLacks(t *testing.T) {
 	deploy := func() operate.Deployed {
 		t.Helper()
 		d.job, d.evaluation = nil, []api.Evaluation{{Status: "complete"}}
-		got, err := d.operator().Deploy(t.Context(), job, 0, true, func(string, ...any) {})
+		got, err := d.operator().Deploy(t.Context(), job, 0, operate.Options{Detach: true}, func(string, ...any) {})
 		require.NoError(t, err)
 		return got
 	}
@@ -261,6 +261,17 @@ func TestDeployThatFailsHasNomadsWords(t *testing.T) {
 		}, "service", []string{
 			"Exit Code: 64 (why: nomad alloc logs -stderr eeeeffff)", "Exit Code: 78 (why: nomad alloc logs -stderr -namespace ml eeeeffff)", "image not found",
 		}},
+		"a program that says why": {func(d *double) {
+			d.deployments, d.allocs = []api.Deployment{failed}, []*api.AllocationListStub{unset("1", "")}
+			d.logs = map[string]string{"eeeeffff-1 sandboxd stderr": `{"@level":"info","@message":"begins"}` + "\n" + `{"@message":"ended","error":"403 (Permission denied)"}` + "\n"}
+		}, "service", []string{"Exit Code: 1 (it said last: ended: 403 (Permission denied); more: nomad alloc logs -stderr eeeeffff)"}},
+		"a program that says much": {func(d *double) {
+			d.deployments, d.allocs = []api.Deployment{failed}, []*api.AllocationListStub{unset("137", "")}
+			d.logs = map[string]string{"eeeeffff-1 sandboxd stderr": "first\n" + strings.Repeat("x", 1<<12) + "\n\n"}
+		}, "service", []string{"(it said last: " + strings.Repeat("x", 1000) + "…; more: nomad alloc logs"}},
+		"one that was told to end": {func(d *double) {
+			d.deployments, d.allocs = []api.Deployment{failed}, []*api.AllocationListStub{unset("0", "")}
+		}, "service", []string{"Exit Code: 0"}},
 		"lost connection": {func(d *double) {
 			d.fault = func(r *http.Request) (int, string) {
 				if strings.HasPrefix(r.URL.Path, "/v1/deployment/") {
@@ -278,11 +289,12 @@ func TestDeployThatFailsHasNomadsWords(t *testing.T) {
 			job := pool(t, template())
 			job.Type = &c.kind
 			var told steps
-			got, err := d.operator().Deploy(t.Context(), job, 0, false, told.add)
+			got, err := d.operator().Deploy(t.Context(), job, 0, operate.Options{}, told.add)
 			for _, want := range c.want {
 				require.ErrorContains(t, err, want)
 			}
 			assert.NotContains(t, err.Error(), "image not found (why")
+			assert.NotContains(t, err.Error(), "Code: 0 (")
 			assert.NotContains(t, err.Error(), "abcdefgh", "what failed before is another matter")
 			assert.EqualValues(t, 5, got.ModifyIndex, "it tells what it has done all the same")
 		})
@@ -318,7 +330,7 @@ func TestDeployFollowsTheJobThatTheOrchestratorHasScaled(t *testing.T) {
 				return 0, ""
 			}
 			var told steps
-			got, err := d.operator().Deploy(t.Context(), pool(t, template()), 0, false, told.add)
+			got, err := d.operator().Deploy(t.Context(), pool(t, template()), 0, operate.Options{}, told.add)
 			if !c.follow {
 				require.ErrorContains(t, err, "Cancelled due to newer version")
 				assert.Equal(t, "cancelled", got.Status)
@@ -338,7 +350,7 @@ func TestDeployRefusesWhatSomebodyElseHasChanged(t *testing.T) {
 	d.job = pool(t, template())
 	d.job.JobModifyIndex = new(uint64(12))
 	var told steps
-	_, err := d.operator().Deploy(t.Context(), pool(t, template()), 11, false, told.add)
+	_, err := d.operator().Deploy(t.Context(), pool(t, template()), 11, operate.Options{}, told.add)
 	require.ErrorIs(t, err, operate.ErrChanged)
 	require.ErrorContains(t, err, "conflicting job modify index")
 	assert.Zero(t, d.registered)
@@ -351,13 +363,70 @@ func TestDeployThatTakesTooLongTellsHowFarItIs(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	seen := 0
-	_, err := d.operator().Deploy(ctx, pool(t, template()), 0, false, func(string, ...any) {
+	_, err := d.operator().Deploy(ctx, pool(t, template()), 0, operate.Options{}, func(string, ...any) {
 		if seen++; seen == 4 {
 			cancel(context.DeadlineExceeded)
 		}
 	})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, operate.ErrGoesOn)
+}
+
+// Nomad would try a canary without room for ever, and scale nothing meanwhile.
+func TestDeployRefusesWhatFindsNoRoom(t *testing.T) {
+	full := api.JobPlanResponse{
+		Diff: &api.JobDiff{Type: "Edited"}, FailedTGAllocs: map[string]*api.AllocationMetric{"sandboxd": {NodesEvaluated: 1, DimensionExhausted: map[string]int{"cpu": 1}}},
+	}
+	const words = `Task Group "sandboxd" (failed to place 1 allocation): Dimension "cpu" exhausted on 1 nodes`
+	runs := func() *double {
+		d := newDouble(t)
+		d.job, d.plan = pool(t, template()), full
+		d.job.JobModifyIndex = new(uint64(5))
+		d.evaluation = []api.Evaluation{{Status: "blocked", DeploymentID: "0123456789", FailedTGAllocs: full.FailedTGAllocs}}
+		return d
+	}
+	d := runs()
+	var told steps
+	_, err := d.operator().Deploy(t.Context(), pool(t, template()), 5, operate.Options{}, told.add)
+	require.ErrorIs(t, err, operate.ErrNoRoom)
+	require.ErrorContains(t, err, "job berth-t runs, and there is no room for its next version")
+	require.ErrorContains(t, err, words)
+	assert.Zero(t, d.registered)
+	assert.Empty(t, d.variables)
+
+	failed := running(0)
+	failed.ID, failed.Status = "0123456789", "failed"
+	d.deployments = []api.Deployment{failed}
+	_, err = d.operator().Deploy(t.Context(), pool(t, template()), 5, operate.Options{Force: true}, told.add)
+	require.ErrorContains(t, err, words)
+	assert.Equal(t, 1, d.registered)
+	assert.Contains(t, told, "no room yet: "+words+"; until there is, nothing else of the job is scaled, which `nomad deployment fail 01234567` ends")
+
+	for name, change := range map[string]func(d *double, job *api.Job){
+		"nothing runs":     func(d *double, _ *api.Job) { d.job.Stop = new(true) },
+		"it is as it runs": func(d *double, _ *api.Job) { d.plan.Diff = &api.JobDiff{Type: "None"} },
+		"it has no canary": func(_ *double, job *api.Job) { job.Type = new(api.JobTypeSysbatch) },
+	} {
+		d, job := runs(), pool(t, template())
+		change(d, job)
+		_, err := d.operator().Deploy(t.Context(), job, 5, operate.Options{Detach: true}, told.add)
+		require.NoError(t, err, name)
+		assert.Equal(t, 1, d.registered, name)
+	}
+}
+
+// What Nomad refuses leaves nothing behind.
+func TestDeployMakesNoSecretOfAJobThatIsRefused(t *testing.T) {
+	d := newDouble(t)
+	d.fault = func(r *http.Request) (int, string) {
+		if strings.HasSuffix(r.URL.Path, "/plan") || r.URL.Path == "/v1/jobs" {
+			return http.StatusInternalServerError, `job "berth-t" is in nonexistent namespace "n"`
+		}
+		return 0, ""
+	}
+	_, err := d.operator().Deploy(t.Context(), pool(t, template()), 0, operate.Options{}, new(steps).add)
+	require.ErrorContains(t, err, "nonexistent namespace")
+	assert.Empty(t, d.variables)
 }
 
 func TestStatusShowsAllocationsAndWhoseTheyAre(t *testing.T) {

@@ -21,7 +21,10 @@ type Config struct {
 }
 
 // Operator asks one Nomad. Any number may use it at once. Close ends it.
-type Operator struct{ client *api.Client }
+type Operator struct {
+	client    *api.Client
+	namespace string // of its jobs; "": the default one
+}
 
 // Open makes an Operator. It asks nothing yet; the error is of the
 // configuration.
@@ -34,7 +37,7 @@ func Open(c Config) (*Operator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open nomad: %w", err)
 	}
-	return &Operator{client: client}, nil
+	return &Operator{client: client, namespace: config.Namespace}, nil
 }
 
 // Close lets go of the connections.
