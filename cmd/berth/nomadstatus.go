@@ -103,6 +103,9 @@ func (a *app) writeStatus(s *nomadStatus, now time.Time) error {
 	line("count", "%d", s.Count)
 	if d := s.Deployment; d != nil {
 		line("deployment", "%.8s of version %d: %s, %d of %d healthy: %s", d.ID, d.Version, d.Status, d.Healthy, d.Desired, d.Words)
+		if d.Waits != "" {
+			line("it waits", "%s; nothing else is scaled meanwhile; `%s` ends it", d.Waits, d.EndsBy)
+		}
 	}
 	for _, why := range s.Unplaced {
 		line("no room", "%s", why)
@@ -124,6 +127,9 @@ func (a *app) writeStatus(s *nomadStatus, now time.Time) error {
 		}
 		fmt.Fprintf(w, "%d\t%.8s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", one.Index, one.ID, plainText(one.Node), one.Version, allocationState(one),
 			cmp.Or(plainText(one.Container), "-"), state, slots, leases, plainText(one.Words))
+	}
+	if s.Failed > 0 {
+		fmt.Fprintf(w, "and %d that failed before those: \"nomad job allocs\" has them\n", s.Failed)
 	}
 	return w.Flush()
 }

@@ -3,6 +3,7 @@ package operate_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"strings"
@@ -470,6 +471,49 @@ func TestStatusShowsAllocationsAndWhoseTheyAre(t *testing.T) {
 	_, err = o.Find(t.Context(), "berth-t", "bbbb")
 	require.ErrorAs(t, err, &none)
 	require.NoError(t, o.Gone(t.Context(), "dddd"), "what nobody knows is gone")
+}
+
+func TestStatusSaysWhatADeploymentWaitsFor(t *testing.T) {
+	d := newDouble(t)
+	d.job = pool(t, template())
+	at := func(status string, placed []string, promoted bool) api.Deployment {
+		v := running(1)
+		v.ID, v.Status = "0123456789", status
+		*v.TaskGroups["sandboxd"] = api.DeploymentState{DesiredTotal: 2, HealthyAllocs: 1, DesiredCanaries: 1, PlacedCanaries: placed, Promoted: promoted}
+		return v
+	}
+	for want, v := range map[string]api.Deployment{
+		"for room for 1 of 1 canaries, which go first":  at("running", nil, false),
+		"until 1 canaries, which go first, are healthy": at("running", []string{"a"}, false),
+		"until 1 more are healthy":                      at("running", []string{"a"}, true),
+		"":                                              at("failed", nil, false),
+	} {
+		d.deployments = []api.Deployment{v}
+		s, err := d.operator().Status(t.Context(), "berth-t")
+		require.NoError(t, err)
+		assert.Equal(t, want, s.Deployment.Waits)
+		assert.Equal(t, map[bool]string{true: "nomad deployment fail 01234567"}[want != ""], s.Deployment.EndsBy)
+	}
+}
+
+func TestStatusShowsTheLastOfEachIndexThatFailed(t *testing.T) {
+	d := newDouble(t)
+	d.job = pool(t, template())
+	for i, status := range []string{"failed", "failed", "complete", "failed", "running"} {
+		for index := range 2 {
+			d.allocs = append(d.allocs, &api.AllocationListStub{
+				ID: fmt.Sprintf("%d-%d", index, i), Name: fmt.Sprintf("berth-t.sandboxd[%d]", index), JobID: "berth-t", ClientStatus: status, CreateTime: int64(i),
+			})
+		}
+	}
+	s, err := d.operator().Status(t.Context(), "berth-t")
+	require.NoError(t, err)
+	var ids []string
+	for _, a := range s.Allocations {
+		ids = append(ids, a.ID)
+	}
+	assert.Equal(t, []string{"0-3", "0-4", "1-3", "1-4"}, ids)
+	assert.Equal(t, 4, s.Failed)
 }
 
 func TestNodeIsFoundByNameOrTheBeginningOfItsID(t *testing.T) {

@@ -24,7 +24,8 @@ type Status struct {
 	Image       string       `json:"image"` // or the program, where no container is made
 	Deployment  *Deployment  `json:"deployment,omitempty"`
 	Unplaced    []string     `json:"unplaced"`    // why there is no room for some, in Nomad's words
-	Allocations []Allocation `json:"allocations"` // that are there, and those that failed, by index
+	Allocations []Allocation `json:"allocations"` // that are there, and the last of each index that failed, by index
+	Failed      int          `json:"failed"`      // how many have failed before those
 }
 
 // Deployment is the latest of a job.
@@ -35,6 +36,8 @@ type Deployment struct {
 	Words   string `json:"words"`
 	Healthy int    `json:"healthy"`
 	Desired int    `json:"desired"`
+	Waits   string `json:"waits,omitempty"`   // for what, while it is under way: nothing else of the job is scaled then
+	EndsBy  string `json:"ends_by,omitempty"` // the command that ends it then
 }
 
 // Allocation is one allocation of a job.
@@ -88,7 +91,7 @@ func (o *Operator) Status(ctx context.Context, id string) (Status, error) {
 	if s.Allocations, err = o.allocations(ctx, id); err != nil {
 		return s, err
 	}
-	s.Allocations = slices.DeleteFunc(s.Allocations, func(a Allocation) bool { return a.Ended() && a.Status != api.AllocClientStatusFailed })
+	s.Allocations, s.Failed = ofInterest(s.Allocations)
 	evals, _, err := o.client.Jobs().Evaluations(id, new(api.QueryOptions).WithContext(ctx))
 	if err != nil {
 		return s, fmt.Errorf("list evaluations of job %s: %w", id, err)
@@ -101,6 +104,26 @@ func (o *Operator) Status(ctx context.Context, id string) (Status, error) {
 	return s, nil
 }
 
+// ofInterest are those that are there, and the last of each index that failed.
+// failed is how many have failed before that one.
+func ofInterest(all []Allocation) (some []Allocation, failed int) {
+	last := map[int]string{}
+	for _, a := range all { // the newest of each index comes last
+		if a.Status == api.AllocClientStatusFailed {
+			last[a.Index] = a.ID
+		}
+	}
+	for _, a := range all {
+		switch {
+		case !a.Ended() || last[a.Index] == a.ID:
+			some = append(some, a)
+		case a.Status == api.AllocClientStatusFailed:
+			failed++
+		}
+	}
+	return some, failed
+}
+
 func (o *Operator) deployment(ctx context.Context, job string) (*Deployment, error) {
 	v, _, err := o.client.Jobs().LatestDeployment(job, new(api.QueryOptions).WithContext(ctx))
 	if missing(err) || err == nil && v == nil {
@@ -110,9 +133,24 @@ func (o *Operator) deployment(ctx context.Context, job string) (*Deployment, err
 		return nil, fmt.Errorf("read deployment of job %s: %w", job, err)
 	}
 	d := &Deployment{ID: v.ID, Version: v.JobVersion, Status: v.Status, Words: v.StatusDescription}
+	canaries, placed := 0, 0
 	for _, g := range v.TaskGroups {
 		d.Healthy += g.HealthyAllocs
 		d.Desired += g.DesiredTotal
+		if !g.Promoted {
+			canaries += g.DesiredCanaries
+			placed += len(g.PlacedCanaries)
+		}
+	}
+	switch v.Status {
+	case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled:
+		return d, nil
+	}
+	d.Waits, d.EndsBy = fmt.Sprintf("until %d more are healthy", max(d.Desired-d.Healthy, 0)), jobs.EndDeployment(o.namespace, v.ID)
+	if placed < canaries {
+		d.Waits = fmt.Sprintf("for room for %d of %d canaries, which go first", canaries-placed, canaries)
+	} else if canaries > 0 {
+		d.Waits = fmt.Sprintf("until %d canaries, which go first, are healthy", canaries)
 	}
 	return d, nil
 }
