@@ -116,3 +116,49 @@ func (s *stage) crowd(t *testing.T, pids int) (refused func() int) {
 		return n
 	}
 }
+
+// inFlight keeps as many descriptors on their way through sockets as it may.
+const inFlight = `
+import socket, os, array, time
+kept, n, fds = [], 0, array.array("i", [0] * 253)
+try:
+    while n < 100000:
+        a, b = socket.socketpair(); kept.append((a, b)); a.setblocking(False)
+        try:
+            while True: a.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]); n += 253
+        except BlockingIOError: pass
+except OSError: pass
+print("sent=%d" % n, flush=True)
+time.sleep(300)
+`
+
+// descriptorsOnTheirWay are counted per user: where slots share one, a
+// neighbour's holder may pass no pipe any more.
+func descriptorsOnTheirWay(t *testing.T, s *stage) {
+	_, err := s.Tool("slot_0", "write_file", map[string]any{"path": "inflight.py", "content": inFlight}, 20)
+	require.NoError(t, err)
+	r, err := s.Tool("slot_0", "bash_stateful", map[string]any{
+		"command": "python3 -I inflight.py < /dev/null > sent & until grep -q sent sent; do sleep 0.05; done; cat sent",
+	}, 20)
+	require.NoError(t, err)
+	assert.Greater(t, number(t, r.Output, "sent"), stageOpenFiles-253)
+	for _, slot := range []string{"slot_2", "slot_0"} {
+		for tool, commands := range map[string]map[string]string{
+			"bash":          {"echo start; sleep 0.3; true": "start", "seq 50000 | sha256sum; seq 50000": "49999\n50000", "(sleep 0.1; echo late) & echo early": "early"},
+			"bash_stateful": {"cd /; echo in $PWD; sleep 0.1; echo on": "in /\non", "seq 20000": "19999\n20000"},
+		} {
+			for command, want := range commands {
+				r, err := s.Tool(slot, tool, map[string]any{"command": command}, 20)
+				if assert.NoError(t, err, command) {
+					assert.True(t, r.Success, "%s: %+v", command, r.Metadata.Receipt)
+					assert.Contains(t, r.Output, want, "%s: %s %s in %s", r.Error, tool, command, slot)
+				}
+			}
+		}
+		s.Bash(t, slot, "seq 15000 > long", 20)
+		r, err := s.Tool(slot, "read_file", map[string]any{"path": "long"}, 20)
+		require.NoError(t, err)
+		assert.True(t, r.Success, r.Error)
+		assert.Contains(t, r.Output, "1499", "the beginning of it at least")
+	}
+}

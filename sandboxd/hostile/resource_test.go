@@ -30,6 +30,7 @@ func TestHostileR(t *testing.T) {
 		{id: "R07_InodeFill", run: inodeFill},
 		{id: "R08_SparseFile", run: sparseFile},
 		{id: "R09_DescriptorExhaustion", run: descriptors},
+		{id: "R09_DescriptorsOnTheirWay", run: descriptorsOnTheirWay},
 		{id: "R10_AGiBInOneLine", run: oneLongLine},
 		{id: "R11_EndlessFloodOnBothStreams", run: flood},
 		{id: "R12_OutputClosedEarly", run: closedOutput},

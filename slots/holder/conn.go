@@ -43,6 +43,7 @@ func socketpair() (*polledConn, *os.File, error) {
 type polledConn struct {
 	unix     *net.UnixConn
 	buf, oob []byte
+	begun    frame // the pieces so far of a body that comes in several
 }
 
 // sendDeadline bounds how long a full socket is waited for.
@@ -62,11 +63,39 @@ func (c *polledConn) send(k kind, id uint64, body []byte, files ...int) error {
 }
 
 func (c *polledConn) receive() (frame, error) {
-	n, oobn, flags, _, err := c.unix.ReadMsgUnix(c.buf, c.oob)
-	if err != nil {
-		return frame{}, err
+	for {
+		n, oobn, flags, _, err := c.unix.ReadMsgUnix(c.buf, c.oob)
+		if err != nil {
+			return frame{}, err
+		}
+		f, err := unpack(c.buf[:n], c.oob[:oobn], flags)
+		if err != nil {
+			return frame{}, err
+		}
+		if whole, err := c.assemble(&f); whole || err != nil {
+			return f, err
+		}
 	}
-	return unpack(c.buf[:n], c.oob[:oobn], flags)
+}
+
+// assemble puts the pieces of a body together. Other frames come in between,
+// but no pieces of another.
+func (c *polledConn) assemble(f *frame) (whole bool, err error) {
+	begun := &c.begun
+	goesOn := begun.more && f.kind == begun.kind && f.id == begun.id
+	switch {
+	case !goesOn && !f.more:
+		return true, nil
+	case goesOn != begun.more || len(f.files) > 0 || len(begun.body)+len(f.body) > maxBody:
+		closeAll(f.files)
+		*f = frame{}
+		return false, fmt.Errorf("%w: pieces of kind %d", errFrame, begun.kind)
+	}
+	f.body = append(begun.body, f.body...)
+	if *begun = (frame{}); f.more {
+		*begun = *f
+	}
+	return !f.more, nil
 }
 
 // Close ends the connection. The other side reads the end of it.
@@ -77,6 +106,7 @@ func (c *polledConn) Close() error { return c.unix.Close() }
 type blockingConn struct {
 	fd       int
 	buf, oob []byte
+	pieces   sync.Mutex // held by who sends a body in several
 }
 
 func newBlockingConn(fd int) *blockingConn {
@@ -84,16 +114,41 @@ func newBlockingConn(fd int) *blockingConn {
 }
 
 func (c *blockingConn) send(k kind, id uint64, body []byte, files ...int) error {
-	return withPacket(k, id, body, files, func(packet, oob []byte) error {
-		return retryInterrupted(func() error { return unix.Sendmsg(c.fd, packet, oob, nil, unix.MSG_NOSIGNAL) })
-	})
+	err := withPacket(k, id, body, files, c.sendPacket)
+	if cannotPass(err) && len(files) == 0 {
+		return c.sendPieces(k, id, body)
+	}
+	return err
 }
 
-// say sends what nobody can be told about when it does not arrive: a failed
-// send means that the agent is gone, and the next receive ends the process.
-func (c *blockingConn) say(k kind, id uint64, body []byte, files ...int) {
-	_ = c.send(k, id, body, files...)
+func (c *blockingConn) sendPacket(packet, oob []byte) error {
+	return retryInterrupted(func() error { return unix.Sendmsg(c.fd, packet, oob, nil, unix.MSG_NOSIGNAL) })
 }
+
+// sendPieces sends a body that cannot be attached.
+func (c *blockingConn) sendPieces(k kind, id uint64, body []byte) error {
+	c.pieces.Lock()
+	defer c.pieces.Unlock()
+	var packet []byte
+	for more := true; more; {
+		piece := body[:min(len(body), maxInline)]
+		body = body[len(piece):]
+		var flags byte
+		if more = len(body) > 0; more {
+			flags = flagMore
+		}
+		packet = appendFrame(packet[:0], k, flags, id, piece)
+		if err := c.sendPacket(packet, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// say sends what nobody can be told about when it does not arrive: without
+// descriptors, a failed send means that the agent is gone, and the next receive
+// ends the process.
+func (c *blockingConn) say(k kind, id uint64, body []byte) { _ = c.send(k, id, body) }
 
 func (c *blockingConn) receive() (frame, error) {
 	var n, oobn, flags int
@@ -104,7 +159,12 @@ func (c *blockingConn) receive() (frame, error) {
 	if err != nil {
 		return frame{}, err
 	}
-	return unpack(c.buf[:n], c.oob[:oobn], flags)
+	f, err := unpack(c.buf[:n], c.oob[:oobn], flags)
+	if err == nil && f.more {
+		closeAll(f.files)
+		return frame{}, fmt.Errorf("%w: a piece", errFrame)
+	}
+	return f, err
 }
 
 // Close closes the descriptor.

@@ -18,6 +18,7 @@
 //	  <──────────────────────────────── ready | failed {stage, errno}
 //	  spawn #1 {argv, env, cwd} + files ─────>  vfork, exec
 //	  <──── output #1 + pipes, when it is long or the process goes on
+//	  lend #1 + pipes ───────────────────────>  when none could be passed, see borrow
 //	  <──────────── exited #1 {status, usage, alone, output} | refused #1 {error}
 //	  sweep #2 ──────────────────────────────>  kill all but what is kept
 //	  <──────────────────────────────── swept #2 {killed, left}

@@ -28,7 +28,11 @@ func (h *Holder) OpenFile(ctx context.Context, name string) (file *os.File, path
 type NamedPipe struct {
 	Path  string
 	Read  int // descriptor, does not block
-	Write int // descriptor, keeps the reader from meeting an early end
+	Write int // descriptor, keeps the reader from meeting an early end; -1: DropPipes does what closing it would
+
+	// Copied is whether the holder copies from the pipe to Read. What was written
+	// before DropPipes is there after it.
+	Copied bool
 }
 
 // OpenPipes makes two pipes with names in the slot. DropPipes removes the
@@ -37,6 +41,12 @@ func (h *Holder) OpenPipes(ctx context.Context, name string) (pipes [2]NamedPipe
 	fds, paths, err := h.open(ctx, holdRequest{What: "fifos", Name: name}, unix.S_IFIFO, 2, 4)
 	if err != nil {
 		return pipes, err
+	}
+	if len(fds) == len(pipes) {
+		for i, fd := range fds {
+			pipes[i] = NamedPipe{Path: paths[i], Read: fd, Write: -1, Copied: true}
+		}
+		return pipes, nil
 	}
 	for i := range pipes {
 		if fds[2*i], err = ownReader(fds[2*i]); err != nil {
@@ -64,6 +74,11 @@ func (h *Holder) open(ctx context.Context, r holdRequest, wantType uint32, paths
 	if err == nil && answer.Error != nil {
 		err = &StageError{Stage: answer.Error.Stage, Errno: answer.Error.Errno, Text: answer.Error.Text}
 	}
+	if err == nil && answer.Lend && r.What == "fifos" && len(f.files) == 0 {
+		if f.files, err = h.lend(f.id, true, true); err == nil {
+			files = len(f.files)
+		}
+	}
 	if err == nil && (len(f.files) != files || len(answer.Paths) != paths) {
 		err = fmt.Errorf("%w: %d files", errFrame, len(f.files))
 	}
@@ -77,6 +92,34 @@ func (h *Holder) open(ctx context.Context, r holdRequest, wantType uint32, paths
 		return nil, nil, fmt.Errorf("open %s: %w", r.What, err)
 	}
 	return f.files, answer.Paths, nil
+}
+
+// lend answers a holder that may pass no descriptors: it is given the ends to
+// write to of a new pipe for each that is wanted. The others are returned, and
+// do not block.
+func (h *Holder) lend(id uint64, wanted ...bool) (read []int, err error) {
+	var write []int
+	for _, want := range wanted {
+		if !want || err != nil {
+			continue
+		}
+		var ends [2]int
+		if err = unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+			err = fmt.Errorf("make pipe: %w", err)
+			continue
+		}
+		read, write = append(read, ends[0]), append(write, ends[1])
+		err = unix.SetNonblock(ends[0], true)
+	}
+	if err == nil && len(write) > 0 {
+		err = h.send(kindLend, id, nil, write...)
+	}
+	closeAll(write)
+	if err != nil {
+		closeAll(read)
+		return nil, err
+	}
+	return read, nil
 }
 
 // expectType refuses a descriptor that is not what was asked for: the agent
@@ -129,7 +172,13 @@ func (h *Holder) Do(ctx context.Context, name string, args, reply any, in io.Rea
 func (h *Holder) finish(ctx context.Context, name string, answer chan frame, reply any, out io.Writer) error {
 	f, err := h.await(ctx, answer)
 	if err == nil && f.kind == kindStream {
-		if err = copyStream(ctx, f.files, out); err == nil {
+		if len(f.files) == 0 {
+			f.files, err = h.lend(f.id, true)
+		}
+		if err == nil {
+			err = copyStream(ctx, f.files, out)
+		}
+		if err == nil {
 			f, err = h.await(ctx, answer)
 		}
 	}

@@ -21,6 +21,7 @@ const (
 	kindOp
 	kindCancel
 	kindInput
+	kindLend
 	kindHold
 	kindReady
 	kindFailed
@@ -42,6 +43,7 @@ const (
 	maxFiles   = 64       // descriptors in one frame, the attached body included
 
 	flagAttached = 1 << 0 // the last descriptor holds the body
+	flagMore     = 1 << 1 // the body goes on in the next frame of that kind and id
 )
 
 // frame is one message. files are owned by whoever holds the frame.
@@ -50,6 +52,7 @@ type frame struct {
 	id    uint64
 	body  []byte
 	files []int
+	more  bool // there is more of the body
 }
 
 // errFrame is what a frame that cannot be read wraps.
@@ -71,13 +74,13 @@ func parseFrame(b []byte) (f frame, attached bool, err error) {
 	if f.kind == 0 || f.kind >= kindLast {
 		return frame{}, false, fmt.Errorf("%w: kind %d", errFrame, b[0])
 	}
-	if b[1]&^flagAttached != 0 {
+	if b[1]&^(flagAttached|flagMore) != 0 {
 		return frame{}, false, fmt.Errorf("%w: flags %#x", errFrame, b[1])
 	}
 	f.id = binary.LittleEndian.Uint64(b[2:])
 	f.body = b[headerSize:]
-	attached = b[1]&flagAttached != 0
-	if attached && len(f.body) != 0 {
+	attached, f.more = b[1]&flagAttached != 0, b[1]&flagMore != 0
+	if attached && (len(f.body) != 0 || f.more) {
 		return frame{}, false, fmt.Errorf("%w: both inline and attached", errFrame)
 	}
 	return f, attached, nil
@@ -97,7 +100,8 @@ type spawnRequest struct {
 }
 
 // outputPassed gives the agent the pipes of a process whose output is being
-// collected. The frame carries those that are Open, stdout before stderr.
+// collected. The frame carries those that are Open, stdout before stderr, or
+// none when the agent is to lend pipes for them, see borrow.
 type outputPassed struct {
 	Early [2][]byte `json:"early"` // what was read of them
 	Open  [2]bool   `json:"open"`

@@ -88,8 +88,9 @@ func TestParseFrameRefusesWhatIsNone(t *testing.T) {
 		"half a header":       good[:headerSize-1],
 		"kind 0":              appendFrame(nil, 0, 0, 1, nil),
 		"a kind too high":     appendFrame(nil, kindLast, 0, 1, nil),
-		"an unknown flag":     appendFrame(nil, kindReply, 2, 1, nil),
+		"an unknown flag":     appendFrame(nil, kindReply, 4, 1, nil),
 		"inline and attached": appendFrame(nil, kindReply, flagAttached, 1, []byte("x")),
+		"attached in pieces":  appendFrame(nil, kindReply, flagAttached|flagMore, 1, nil),
 	} {
 		_, _, err := parseFrame(packet)
 		assert.ErrorIs(t, err, errFrame, name)
@@ -231,6 +232,9 @@ func FuzzFrame(f *testing.F) {
 		if attached {
 			flags = flagAttached
 		}
+		if got.more {
+			flags |= flagMore
+		}
 		assert.Equal(t, packet, appendFrame(nil, got.kind, flags, got.id, got.body), "encoding is one to one")
 		for _, read := range []func([]byte) error{
 			reading[Plan], reading[order], reading[spawnRequest], reading[exitReport], reading[failure],
@@ -253,4 +257,34 @@ func reading[T any](body []byte) error {
 		_, err = json.Marshal(v)
 	}
 	return err
+}
+
+func TestABodyInPiecesIsPutTogether(t *testing.T) {
+	agent, c := pair(t)
+	body := bytes.Repeat([]byte("0123456789"), 30_000)
+	go func() {
+		assert.NoError(t, c.sendPieces(kindReply, 7, body))
+		assert.NoError(t, c.sendPieces(kindReply, 8, nil))
+		// Other frames come in between.
+		assert.NoError(t, c.sendPacket(appendFrame(nil, kindReply, flagMore, 9, []byte("a")), nil))
+		assert.NoError(t, c.send(kindExited, 7, []byte("between")))
+		assert.NoError(t, c.sendPacket(appendFrame(nil, kindReply, 0, 9, []byte("b")), nil))
+		// But no other pieces.
+		assert.NoError(t, c.sendPacket(appendFrame(nil, kindReply, flagMore, 10, []byte("a")), nil))
+		assert.NoError(t, c.sendPacket(appendFrame(nil, kindReply, flagMore, 11, []byte("a")), nil))
+	}()
+	for _, want := range []frame{
+		{kind: kindReply, id: 7, body: body},
+		{kind: kindReply, id: 8, body: []byte{}},
+		{kind: kindExited, id: 7, body: []byte("between")},
+		{kind: kindReply, id: 9, body: []byte("ab")},
+	} {
+		f, err := agent.receive()
+		require.NoError(t, err)
+		assert.Equal(t, want.kind, f.kind)
+		assert.Equal(t, want.id, f.id)
+		assert.True(t, bytes.Equal(want.body, f.body), "%d bytes", len(f.body))
+	}
+	_, err := agent.receive()
+	require.ErrorIs(t, err, errFrame)
 }

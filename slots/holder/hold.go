@@ -17,6 +17,7 @@ type holdRequest struct {
 // held answers a holdRequest. The frame carries the descriptors.
 type held struct {
 	Paths []string `json:"paths,omitempty"`
+	Lend  bool     `json:"lend,omitempty"` // the agent is to lend pipes, into which the holder copies
 	Error *failure `json:"error,omitempty"`
 }
 
@@ -35,8 +36,29 @@ func (s *server) hold(f frame) {
 		e := asFailure(&stageError{"hold", err})
 		answer = held{Error: &e}
 	}
-	s.conn.say(kindHeld, f.id, encode(answer), files...)
+	err = s.conn.send(kindHeld, f.id, encode(answer), files...)
+	switch {
+	case !cannotPass(err):
+	case request.What == "fifos":
+		// They are copied, until they are dropped.
+		if s.fifos == nil {
+			s.fifos = map[string]fifos{}
+		}
+		s.fifos[request.Name] = fifos{f.id, []int{files[1], files[3]}}
+		s.borrow(f.id, [2]int{files[0], files[2]})
+		files, answer.Lend = nil, true
+		s.conn.say(kindHeld, f.id, encode(answer))
+	default:
+		e := asFailure(&stageError{"hold", err})
+		s.conn.say(kindHeld, f.id, encode(held{Error: &e}))
+	}
 	closeAll(files)
+}
+
+// fifos are named pipes that are copied.
+type fifos struct {
+	id      uint64 // of the request for them
+	writers []int  // which keep the readers from meeting an early end
 }
 
 func (s *server) open(r holdRequest) (paths []string, files []int, err error) {
@@ -45,6 +67,11 @@ func (s *server) open(r holdRequest) (paths []string, files []int, err error) {
 	case "drop":
 		_ = os.Remove(out) // the slot may have removed them itself
 		_ = os.Remove(errs)
+		if f, lent := s.fifos[r.Name]; lent {
+			delete(s.fifos, r.Name)
+			closeAll(f.writers)
+			s.flush(f.id)
+		}
 		return nil, nil, nil
 	case "file":
 		if err := os.MkdirAll(s.plan.Output, 0o755); err != nil {

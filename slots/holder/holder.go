@@ -266,6 +266,9 @@ func (p *Process) passed(f frame) error {
 		err = fmt.Errorf("%w: output that was not asked for", errFrame)
 	}
 	out := Passed{Early: passed.Early, Pipes: [2]int{-1, -1}}
+	if err == nil && len(f.files) == 0 {
+		f.files, err = p.h.lend(p.id, passed.Open[:]...)
+	}
 	rest := f.files
 	for n, open := range passed.Open {
 		if err != nil || !open {

@@ -46,7 +46,8 @@ const shortOutput = 32 << 10
 // opOutput collects an operation's output while it is short, and turns into a
 // pipe to the agent once it is not.
 type opOutput struct {
-	server *server // nil: no pipe can be made, a long output is an error
+	ctx    context.Context //nolint:containedctx // as above
+	server *server         // nil: no pipe can be made, a long output is an error
 	id     uint64
 	short  []byte
 	pipe   *os.File
@@ -87,12 +88,38 @@ func (o *opOutput) open() error {
 	}
 	err := o.server.conn.send(kindStream, o.id, nil, ends[0])
 	unix.Close(ends[0])
+	if cannotPass(err) {
+		unix.Close(ends[1])
+		ends[1], err = o.borrow()
+	}
 	if err != nil {
 		unix.Close(ends[1])
 		return fmt.Errorf("pass output pipe: %w", err)
 	}
 	o.pipe = os.NewFile(uintptr(ends[1]), "op-output")
 	return nil
+}
+
+// borrow asks the agent for a pipe to write to, see loan.
+func (o *opOutput) borrow() (int, error) {
+	s, lent := o.server, make(chan int, 1)
+	s.mu.Lock()
+	s.lends[o.id] = lent
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.lends, o.id)
+		s.mu.Unlock()
+	}()
+	if err := s.conn.send(kindStream, o.id, nil); err != nil {
+		return -1, err
+	}
+	select {
+	case fd := <-lent:
+		return fd, nil
+	case <-o.ctx.Done():
+		return -1, context.Cause(o.ctx)
+	}
 }
 
 // Close ends the pipe, if there is one, before the reply is sent.

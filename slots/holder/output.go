@@ -130,7 +130,12 @@ func (s *server) pass(p *process) {
 			files = append(files, fd)
 		}
 	}
-	s.conn.say(kindOutput, p.id, encode(passed), files...)
+	body := encode(passed)
+	if cannotPass(s.conn.send(kindOutput, p.id, body, files...)) { // any other failure is the agent's end
+		s.conn.say(kindOutput, p.id, body)
+		s.borrow(p.id, p.output.fds)
+		p.output.fds = noOutput().fds
+	}
 	p.output.close()
 	p.output.text = [2][]byte{}
 }

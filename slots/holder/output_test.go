@@ -1,6 +1,7 @@
 package holder_test
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -70,10 +71,14 @@ func TestOutputOfAProcessThatGoesOnIsPassed(t *testing.T) {
 }
 
 func TestLongOutputIsPassedAndWhole(t *testing.T) {
-	h := spawn(t, startSpawner(t), plain(t))
+	requireLongOutput(t, spawn(t, startSpawner(t), plain(t)), 3_000_000)
+}
+
+func requireLongOutput(t *testing.T, h *holder.Holder, length int) {
+	t.Helper()
 	out := make(chan string, 1)
 	p, err := h.Start(holder.Request{
-		Argv: []string{"sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x; printf end >&2"}, Files: []int{-1},
+		Argv: []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; printf end >&2", length)}, Files: []int{-1},
 		Output: func(p holder.Passed) {
 			assert.Less(t, len(p.Early[0]), 40<<10, "no more is kept in the holder")
 			go func() {
@@ -88,7 +93,7 @@ func TestLongOutputIsPassedAndWhole(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.Wait(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, strings.Repeat("x", 3000000), <-out)
+	assert.Equal(t, strings.Repeat("x", length), <-out)
 }
 
 func TestOutputThatOthersHoldOpenIsPassedWithTheEnd(t *testing.T) {

@@ -40,6 +40,10 @@ func (s *server) wait() bool {
 			pause = min(pause, due)
 		}
 	}
+	for _, r := range s.relays {
+		r.event = len(s.events)
+		s.events = append(s.events, r.awaited())
+	}
 	timeout := -1
 	if pause >= 0 {
 		timeout = int((pause + time.Millisecond - 1) / time.Millisecond)
@@ -105,6 +109,11 @@ func (s *server) reap() {
 }
 
 func (s *server) report(p *process) {
+	if l := s.loans[p.id]; l != nil {
+		l.ended = p
+		return
+	}
+	s.flush(p.id)
 	s.conn.say(kindExited, p.id, encode(exitReport{
 		Status:  uint32(p.status),
 		SpawnNS: int64(p.spawn),

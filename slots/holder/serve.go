@@ -52,10 +52,14 @@ type server struct {
 	childless bool                // the kernel said so, and nothing was spawned since
 	events    []unix.PollFd       // the socket, then each running child with its output
 	buf       [16 << 10]byte      // for output on its way into the holder
+	loans     map[uint64]*loan    // what waits for the agent's pipes, by request id
+	relays    []*relay            // what is copied into such
+	fifos     map[string]fifos    // named pipes that are copied, by the name that drops them
 
 	mu      sync.Mutex // guards what follows
 	cancels map[uint64]context.CancelFunc
 	inputs  map[uint64]chan bool // told whether a piped input was whole
+	lends   map[uint64]chan int  // given the pipe that the agent lends an operation
 
 	ops chan struct{} // a place for each file operation at work
 }
@@ -190,7 +194,7 @@ func start(c *blockingConn, planAt string) (*server, error) {
 	}
 	s := &server{
 		plan: plan, conn: c, env: mergeEnv(nil, plan.Env),
-		procs: map[int]*process{}, kept: map[uint64]*process{}, cancels: map[uint64]context.CancelFunc{}, inputs: map[uint64]chan bool{},
+		procs: map[int]*process{}, kept: map[uint64]*process{}, cancels: map[uint64]context.CancelFunc{}, inputs: map[uint64]chan bool{}, lends: map[uint64]chan int{},
 		ops: make(chan struct{}, maxOps),
 	}
 	s.score = newOOMScore(plan.ScoreFile, plan.OOMScoreAdj)
@@ -215,6 +219,7 @@ func start(c *blockingConn, planAt string) (*server, error) {
 func (s *server) serve() {
 	for s.wait() {
 		s.collect()
+		s.relay()
 		if s.someEnded() {
 			s.reap()
 		}
@@ -255,6 +260,8 @@ func (s *server) dispatch(f frame) {
 			}
 		}
 		s.mu.Unlock()
+	case kindLend:
+		s.lent(f)
 	case kindCancel:
 		s.mu.Lock()
 		if cancel := s.cancels[f.id]; cancel != nil {
@@ -306,7 +313,7 @@ func (s *server) beginOp(f frame) {
 			in = &opInput{ctx: ctx, from: io.MultiReader(in, pipe), whole: whole}
 		}
 		s.ops <- struct{}{}
-		out := &opOutput{server: s, id: f.id}
+		out := &opOutput{ctx: ctx, server: s, id: f.id}
 		reply := s.runOp(ctx, request, in, out)
 		_ = out.Close() // the agent may have closed its end first
 		<-s.ops

@@ -124,7 +124,11 @@ func (s *spawnerServer) make(f frame) {
 		s.conn.say(kindRefused, f.id, encode(asFailure(err)))
 		return
 	}
-	s.conn.say(kindReady, f.id, []byte(strconv.Itoa(pid)), pidfd)
+	err = s.conn.send(kindReady, f.id, []byte(strconv.Itoa(pid)), pidfd)
+	if cannotPass(err) {
+		// The agent hears of no holder, and lets go of this one's connection.
+		s.conn.say(kindRefused, f.id, encode(asFailure(&stageError{"pass", err})))
+	}
 	unix.Close(pidfd)
 	select {
 	case s.made <- struct{}{}:

@@ -217,6 +217,14 @@ func (i *instance) rlimits() []holder.Rlimit {
 		{Resource: unix.RLIMIT_RTPRIO, Value: 0},
 	}
 	pids := uint64(l.Pids)
+	if !i.how.ids {
+		// Descriptors on their way through sockets are counted for all slots and
+		// the agent together: it has to have room above theirs, see holder.
+		var own unix.Rlimit
+		if unix.Getrlimit(unix.RLIMIT_NOFILE, &own) == nil && limits[1].Value > own.Max/2 {
+			limits[1].Value = own.Max / 2
+		}
+	}
 	if !i.how.ids && !i.how.userns {
 		// Counted per uid, the agent's own threads and all slots together.
 		pids = pids*uint64(i.host.config.Slots) + 1024

@@ -221,7 +221,7 @@ func (i *instance) translate(err error) error {
 // the same command starts.
 func exhausted(e *holder.StageError) bool {
 	errno := syscall.Errno(e.Errno)
-	return errno == unix.EAGAIN || errno == unix.ENOMEM || errno == unix.EMFILE
+	return errno == unix.EAGAIN || errno == unix.ENOMEM || errno == unix.EMFILE || errno == unix.ETOOMANYREFS
 }
 
 // diskFull reports whether the slot has no room left for what the holder had to

@@ -237,6 +237,9 @@ func (sh *shell) run(ctx context.Context, c ShellCommand) (slots.Exit, error) {
 	}
 	exit.Duration = time.Since(began)
 	release()
+	if pipes[0].Copied {
+		sh.drop(ctx, name) // all that was written is ours then
+	}
 	quiet.finish(streams)
 	return exit, nil
 }
