@@ -128,7 +128,13 @@ func (a *Agent) hostConfig() sandbox.Config {
 	if tcp, ok := a.guard.Addr().(*net.TCPAddr); ok {
 		port = tcp.Port
 	}
-	hide := append([]string{c.DataDir, c.TokenFile, c.MetricsTokenFile}, c.Hide...)
+	hide, secrets := append([]string{c.DataDir}, c.Hide...), c.tokenFiles()
+	for _, path := range c.Hide {
+		// What nobody else may read is a secret as the tokens are.
+		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o007 == 0 {
+			secrets = append(secrets, path)
+		}
+	}
 	for _, name := range []string{"NOMAD_ALLOC_DIR", "NOMAD_TASK_DIR", "NOMAD_SECRETS_DIR"} {
 		hide = append(hide, os.Getenv(name))
 	}
@@ -144,7 +150,7 @@ func (a *Agent) hostConfig() sandbox.Config {
 	return sandbox.Config{
 		DataDir: filepath.Join(c.DataDir, "sandboxes"), Slots: c.Slots,
 		Attempt: c.Attempt, Require: require, Limits: c.Limits, Disk: c.Disk, Network: c.Network, PrivateRoot: c.Private,
-		AgentPort: port, RefusesUIDs: true, FirstUID: c.FirstUID, Env: c.Env, Hide: hide, Home: c.Home, NoCgroup: !c.Cgroups,
+		AgentPort: port, RefusesUIDs: true, FirstUID: c.FirstUID, Env: c.Env, Hide: hide, Secrets: secrets, Home: c.Home, NoCgroup: !c.Cgroups,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,7 +78,7 @@ func settings(environ []string) []setting {
 		{"port", "", "port to serve on, instead of --listen's", setPort},
 		{"slots", "10", "number of slots", integer(func(c *Config) *int { return &c.Slots }, 1, 2000)},
 		{"data-dir", defaultDirectory(environ), "where workspaces, leases and the journal are; NOMAD_ALLOC_DIR, if set, is the default", text(func(c *Config) *string { return &c.DataDir })},
-		{"token-file", "", "file that holds the bearer token; the agent alone may be able to read it", text(func(c *Config) *string { return &c.TokenFile })},
+		{"token-file", "", "file that holds the bearer token; the agent alone may be able to read it. Where slots have the agent's user, they see nothing of the directory that it is in", text(func(c *Config) *string { return &c.TokenFile })},
 		{"token-grace", "2m", "how long the token before stays good after SIGHUP, which has the file read again", duration(func(c *Config) *time.Duration { return &c.TokenGrace })},
 		{"metrics-token-file", "", "file that holds one more token, which opens /metrics and nothing else; empty: there is none; read again as the other one is", text(func(c *Config) *string { return &c.MetricsTokenFile })},
 		{"insecure-no-auth", "false", "serve other addresses than loopback without a token", boolean(func(c *Config) *bool { return &c.InsecureNoAuth })},
@@ -85,7 +86,7 @@ func settings(environ []string) []setting {
 		{"isolation-require", "landlock", "least isolation to accept: a level and axes, as uid+landlock,net=loopback-only", setRequire},
 		{"network", "on", "on: slots share the container's network without the agent's port; off: loopback only", onOff(func(c *Config) *bool { return &c.Network }, "on", "off")},
 		{"root", "shared", "shared: the container's files, read-only; private: a root of its own to write to, which vanishes with the slot", onOff(func(c *Config) *bool { return &c.Private }, "private", "shared")},
-		{"hide", "", "absolute path that slots must not see; may be repeated", list(func(c *Config) *[]string { return &c.Hide }, filepath.IsAbs, "an absolute path")},
+		{"hide", "", "absolute path that slots must not see; may be repeated; a file that its owner alone may read is hidden as --token-file is", list(func(c *Config) *[]string { return &c.Hide }, filepath.IsAbs, "an absolute path")},
 		{"home", "", "absolute path of a directory that all slots see and may write to, and that outlives them: for slots of one owner; functions run in it", text(func(c *Config) *string { return &c.Home })},
 		{"default-timeout", "30s", "timeout of a call that names none", duration(func(c *Config) *time.Duration { return &c.DefaultTimeout })},
 		{"max-timeout", "3600s", "longest timeout that a call may name", duration(func(c *Config) *time.Duration { return &c.MaxTimeout })},
@@ -150,6 +151,14 @@ func (c *Config) check() error {
 	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
 		return fmt.Errorf("data-dir: %w", err)
 	}
+	for _, path := range []*string{&c.TokenFile, &c.MetricsTokenFile} {
+		if *path == "" {
+			continue
+		}
+		if *path, err = filepath.Abs(*path); err != nil {
+			return fmt.Errorf("token-file: %w", err)
+		}
+	}
 	if c.Limits.AddressBytes > 0 && c.Limits.AddressBytes < leastAddressSpace {
 		return fmt.Errorf("address-space: want 0 or at least %d: the slot's own holder takes more than half of that", int64(leastAddressSpace))
 	}
@@ -174,6 +183,11 @@ func (c *Config) check() error {
 	return nil
 }
 
+// tokenFiles are the paths of those that there are.
+func (c *Config) tokenFiles() []string {
+	return slices.DeleteFunc([]string{c.TokenFile, c.MetricsTokenFile}, func(path string) bool { return path == "" })
+}
+
 // leastEnvironments is less than any environment takes.
 const leastEnvironments = 1 << 20
 
@@ -183,12 +197,7 @@ func (c *Config) checkEnvironments() error {
 	if c.EnvironmentsMaxSize < leastEnvironments {
 		return fmt.Errorf("environments-max-size: want at least %d", leastEnvironments)
 	}
-	secret := append([]string{c.DataDir}, c.Hide...)
-	for _, path := range []string{c.TokenFile, c.MetricsTokenFile} {
-		if path != "" {
-			secret = append(secret, path)
-		}
-	}
+	secret := slices.Concat([]string{c.DataDir}, c.Hide, c.tokenFiles())
 	for i, dir := range c.EnvironmentsPackages {
 		dir = filepath.Clean(dir)
 		c.EnvironmentsPackages[i] = dir

@@ -21,7 +21,8 @@ type Targets struct {
 	AgentPID      int    `json:"agent_pid"`
 	AgentFile     string `json:"agent_file"`    // holds Secret, readable by the agent alone
 	AgentAddress  string `json:"agent_address"` // "" when the agent does not listen
-	Abstract      string `json:"abstract"`      // an abstract socket that the neighbour's side listens on
+	AgentSecrets  []File `json:"agent_secrets,omitempty"`
+	Abstract      string `json:"abstract"` // an abstract socket that the neighbour's side listens on
 	Secret        string `json:"secret"`
 	// OwnPIDs and OwnProc say that pids, and names below /proc, mean the
 	// slot's own processes: an attack by number would only hit itself.
@@ -29,6 +30,22 @@ type Targets struct {
 	OwnProc bool `json:"own_proc"`
 	// OwnIPC says that IPC objects are the slot's own too.
 	OwnIPC bool `json:"own_ipc"`
+}
+
+// File is one that an attacker knows when it finds it, without its content.
+type File struct {
+	Path   string `json:"path"`
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
+}
+
+// FileAt names the file at the path.
+func FileAt(path string) (File, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return File{}, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return File{Path: path, Device: st.Dev, Inode: st.Ino}, nil
 }
 
 // Result is one attack's outcome.
@@ -53,6 +70,7 @@ var attacks = []attack{
 		return readSecret("/proc/"+strconv.Itoa(t.NeighbourPID)+"/root"+t.NeighbourFile, t.Secret)
 	}},
 	{"read the agent's file", slots.AxisAgent, "exposed", func(t Targets) error { return readSecret(t.AgentFile, t.Secret) }},
+	{"read the agent's tokens", slots.AxisAgent, "exposed", func(t Targets) error { return readAny(t.AgentSecrets) }},
 	{"read the agent's environment", slots.AxisAgent, "exposed", func(t Targets) error { return open(t, "environ") }},
 	{"read the agent's memory", slots.AxisAgent, "exposed", func(t Targets) error { return open(t, "mem") }},
 	{"trace the agent", slots.AxisAgent, "exposed", func(t Targets) error { return trace(t, t.AgentPID) }},
@@ -135,6 +153,24 @@ func readSecret(path, secret string) error {
 		return errSafe
 	}
 	return nil
+}
+
+func readAny(files []File) error {
+	failed := errSafe
+	for _, f := range files {
+		at, err := os.Open(f.Path)
+		if err != nil {
+			failed = err
+			continue
+		}
+		var st unix.Stat_t
+		err = unix.Fstat(int(at.Fd()), &st)
+		at.Close()
+		if err == nil && st.Dev == f.Device && st.Ino == f.Inode {
+			return nil
+		}
+	}
+	return failed
 }
 
 func open(t Targets, file string) error {

@@ -40,6 +40,7 @@ func TestJudgeLowersWhatAnAttackHasShownOpen(t *testing.T) {
 		{open: "read the neighbour's file by its path", axis: slots.AxisFS, falls: "shared"},
 		{open: "read the neighbour's file through /proc", axis: slots.AxisFS, falls: "shared"},
 		{open: "read the agent's file", axis: slots.AxisAgent, falls: "exposed"},
+		{open: "read the agent's tokens", axis: slots.AxisAgent, falls: "exposed"},
 		{open: "read the agent's environment", axis: slots.AxisAgent, falls: "exposed"},
 		{open: "read the agent's memory", axis: slots.AxisAgent, falls: "exposed"},
 		{open: "trace the agent", axis: slots.AxisAgent, falls: "exposed"},
@@ -140,13 +141,15 @@ func TestAttacksSucceedWhereNothingStandsInTheWay(t *testing.T) {
 			c.Close()
 		}
 	}()
+	token, err := FileAt(secret)
+	require.NoError(t, err)
 	got := attackFrom(t, Targets{
-		NeighbourFile: secret, NeighbourPID: victim.Process.Pid, AgentPID: victim.Process.Pid, AgentFile: secret,
+		AgentSecrets: []File{{Path: "/no/such/file"}, token}, NeighbourFile: secret, NeighbourPID: victim.Process.Pid, AgentPID: victim.Process.Pid, AgentFile: secret,
 		AgentAddress: tcp.Addr().String(), Abstract: strings.TrimPrefix(listener.Addr().String(), "@"), Secret: "s3cret",
 	})
 	for _, name := range []string{
 		"read the neighbour's file by its path", "read the neighbour's file through /proc", "read the agent's file",
-		"read the agent's environment", "read the agent's memory", "signal the agent", "signal the neighbour",
+		"read the agent's environment", "read the agent's memory", "signal the agent", "signal the neighbour", "read the agent's tokens",
 		"talk to the agent's port", "reach the neighbour's abstract socket",
 	} {
 		assert.True(t, got[name].Open, "%s: %s", name, got[name].Note)
@@ -204,8 +207,9 @@ func TestAttacksThatFailAreNotTakenForSuccess(t *testing.T) {
 	}()
 	other := filepath.Join(t.TempDir(), "other")
 	require.NoError(t, os.WriteFile(other, []byte("what the slot sees there is another file"), 0o600))
+	masked := File{Path: other}
 	got := attackFrom(t, Targets{
-		NeighbourFile: other, NeighbourPID: 1 << 30, AgentPID: 1 << 30, AgentFile: "/no/such/file",
+		AgentSecrets: []File{masked}, NeighbourFile: other, NeighbourPID: 1 << 30, AgentPID: 1 << 30, AgentFile: "/no/such/file",
 		AgentAddress: refusing.Addr().String(), Abstract: "berth-nobody-listens-here", Secret: "s3cret",
 	})
 	for name, r := range got {

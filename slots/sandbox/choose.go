@@ -117,6 +117,11 @@ func (h *Host) targets(victim *instance) (t probe.Targets, done func(), err erro
 		AgentPID: os.Getpid(), AgentFile: h.layout.path("secret"), Abstract: "berth-" + secret[:12], Secret: secret,
 		OwnPIDs: victim.how.namespaces, OwnProc: victim.how.namespaces && victim.how.proc != "rbind", OwnIPC: victim.how.namespaces,
 	}
+	for _, path := range h.config.Secrets {
+		if s, err := probe.FileAt(resolved(path)); err == nil {
+			t.AgentSecrets = append(t.AgentSecrets, s)
+		}
+	}
 	if h.config.AgentPort != 0 {
 		t.AgentAddress = net.JoinHostPort("127.0.0.1", strconv.Itoa(h.config.AgentPort))
 	}

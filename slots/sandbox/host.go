@@ -46,7 +46,11 @@ type Config struct {
 	FirstUID int      // first uid and gid of slots; default 61000
 	Env      []string // K=V for every process of a slot, above our own
 	Hide     []string // absolute paths that slots must not see, besides DataDir
-	CPUs     float64  // of the container, for parallelism hints; default measured
+	// Secrets are absolute paths of files that slots must not see, nor a file
+	// that takes the place of one. Where slots have the agent's user they do not
+	// see the directories of these files, and Open refuses those that slots need.
+	Secrets []string
+	CPUs    float64 // of the container, for parallelism hints; default measured
 
 	// JobIdle is how long an interpreter waits for its next job before it is
 	// ended; default 5 minutes.
@@ -161,7 +165,7 @@ func Open(ctx context.Context, c Config) (*Host, error) {
 	if err := h.choose(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
-	if err := h.giveHome(); err != nil {
+	if err := errors.Join(h.checkSecrets(), h.giveHome()); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	if unmet := c.Require.Unmet(h.isolated); len(unmet) > 0 {

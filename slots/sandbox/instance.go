@@ -249,7 +249,7 @@ func (i *instance) landlock() *holder.Landlock {
 		HidePort: h.hidesPort() && !h.netns(i.how),
 	}
 	if l.Files {
-		l.Read, l.ReadFiles = h.readable()
+		l.Read, l.ReadFiles = h.readable(i.how)
 		l.Write = []string{i.dir("workspace"), i.dir("tmp"), i.dir("run")}
 		l.ReadFiles = append(l.ReadFiles, i.plan.Confine)
 		i.environmentRules(l)

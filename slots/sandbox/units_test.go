@@ -155,8 +155,8 @@ func TestHiddenPathsStayHidden(t *testing.T) {
 		assert.Equal(t, c.want, below(c.path, c.dir), "%s in %s", c.path, c.dir)
 	}
 	h := &Host{config: Config{DataDir: "/var/lib/berth", Hide: []string{"/etc/secret/", "relative", "/etc/secret"}}}
-	assert.Equal(t, []string{"/etc/secret", "/var/lib/berth"}, h.hidden())
-	dirs, _ := h.readable()
+	assert.Equal(t, []string{"/etc/secret", "/var/lib/berth"}, h.hidden(mechanism{}))
+	dirs, _ := h.readable(mechanism{})
 	for _, d := range dirs {
 		for _, hidden := range []string{"/var/lib/berth", "/tmp", "/run", "/dev"} {
 			assert.False(t, below(hidden, d), "%s shows %s", d, hidden)

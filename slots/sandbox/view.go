@@ -30,12 +30,15 @@ var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 // hidden lists the absolute paths that no slot may see, none below another:
 // there is no place for a mask under a mask.
-func (h *Host) hidden() []string {
+func (h *Host) hidden(m mechanism) []string {
 	list := []string{h.config.DataDir}
 	for _, p := range h.config.Hide {
 		if filepath.IsAbs(p) {
-			list = append(list, filepath.Clean(p))
+			list = append(list, resolved(p))
 		}
+	}
+	for _, p := range h.config.Secrets {
+		list = append(list, h.hides(m, p)...)
 	}
 	slices.Sort(list)
 	var tops []string
@@ -56,10 +59,11 @@ func (h *Host) view(m mechanism, place string) (*holder.View, error) {
 		return nil, fmt.Errorf("read root: %w", err)
 	}
 	at := func(dir string) string { return filepath.Join(place, dir) }
+	hidden := h.hidden(m)
 	for _, e := range entries {
 		path := "/" + e.Name()
 		switch {
-		case slices.Contains(unseen, e.Name()) || slices.Contains(h.hidden(), path):
+		case slices.Contains(unseen, e.Name()) || slices.Contains(hidden, path):
 		case e.Type()&os.ModeSymlink != 0:
 			if to, err := os.Readlink(path); err == nil {
 				v.Symlinks = append(v.Symlinks, [2]string{path, to})
@@ -69,7 +73,7 @@ func (h *Host) view(m mechanism, place string) (*holder.View, error) {
 			v.Mounts = append(v.Mounts, holder.Mount{Kind: "bind", Source: path, Target: path, Optional: !slices.Contains(needed, path)})
 		}
 	}
-	for _, p := range h.hidden() {
+	for _, p := range hidden {
 		v.Mounts = append(v.Mounts, maskOf(v, p)...)
 	}
 	v.Mounts = append(v.Mounts,
@@ -126,8 +130,8 @@ func below(path, dir string) bool {
 // readable lists what stays readable without a mount namespace: the
 // container's top-level directories, each split where it leads to something
 // hidden.
-func (h *Host) readable() (dirs, files []string) {
-	hidden := h.hidden()
+func (h *Host) readable(m mechanism) (dirs, files []string) {
+	hidden := h.hidden(m)
 	leads := func(dir string) bool {
 		return slices.ContainsFunc(hidden, func(p string) bool { return below(p, dir) })
 	}
