@@ -1,11 +1,19 @@
-# Commands come on 3 as three NUL-ended words: the text, and the pipes for its
-# stdout and stderr. Statuses go to 4, a line each. Both are closed while a
-# command runs, so that nothing it starts can speak for the shell.
-__berth_state=$1
-[ "$2" = fresh ] && command rm -f "$__berth_state"
+# Evaluated once, by a bash that reads what it is to do from descriptor 0. There
+# each command comes as a line that evaluates __berth_step and three NUL-ended
+# words, which that reads: the text, and the pipes for its stdout and stderr. So
+# it is in no loop and in no function: break, return and declare mean what they
+# mean at a prompt. Statuses go to 4, a line each. Nothing that a command starts
+# has 0 or 4, so that nothing can speak to the shell or for it.
+__berth_state=$2
+[ "$3" = fresh ] && command rm -f "$__berth_state"
 set --
+if [ -f "$__berth_state" ]; then
+  . "$__berth_state" >/dev/null 2>&1
+  command rm -f "$__berth_state"
+fi
 # A shell that is told to exit leaves its state for the next one.
 __berth_save() {
+  [ -n "$__berth_busy" ] || return # it is nobody's doing, and there will be no next one
   {
     declare -p
     declare -f
@@ -18,10 +26,6 @@ __berth_save() {
     printf 'cd -- %q\n' "$PWD"
   } >"$__berth_state" 2>/dev/null
 }
-if [ -f "$__berth_state" ]; then
-  . "$__berth_state" >/dev/null 2>&1
-  command rm -f "$__berth_state"
-fi
 trap __berth_save EXIT
 # A command that is ended is ended whole: what it has running is killed by the
 # holder, and bash skips the rest of its text, which no signal makes it do. No
@@ -36,10 +40,16 @@ __berth_skip() {
 trap '[ -z "$__berth_busy" ] || { trap -p DEBUG >"$__berth_state.debug"; shopt -s extdebug; trap __berth_skip DEBUG; }' URG
 __berth_status=0
 __berth_return() { return "$__berth_status"; }
-while IFS= read -r -d '' -u 3 __berth_command && IFS= read -r -d '' -u 3 __berth_out && IFS= read -r -d '' -u 3 __berth_err; do
+# It is read whole before the first of it runs, and what follows a command is
+# silent, lest set -v and set -x tell of it. A trap on EXIT speaks where the
+# command did: by then bash has taken back the redirections of all groups.
+__berth_step='{
+  IFS= \builtin read -r -d "" __berth_command && IFS= \builtin read -r -d "" __berth_out && IFS= \builtin read -r -d "" __berth_err || \builtin exit
   __berth_busy=1
-  { __berth_return; eval "$__berth_command"; } </dev/null >"$__berth_out" 2>"$__berth_err" 3<&- 4>&-
-  __berth_status=$? __berth_busy=
-  printf '%d\n' "$__berth_status" >&4
-done
-trap - EXIT
+  \command exec >"$__berth_out" 2>"$__berth_err"
+  { __berth_return; \builtin eval "$__berth_command"; } </dev/null 4>&-
+  { __berth_status=$? __berth_busy= __berth_flags=$-; \builtin set +x; } >/dev/null 2>&1
+  \command exec >/dev/null 2>&1
+  \builtin test "${__berth_flags#*x}" = "$__berth_flags" || \builtin set -x
+  \builtin printf "%d\n" "$__berth_status" >&4
+}'

@@ -18,11 +18,20 @@ import (
 	"berth/slots/holder"
 )
 
-// shellLoop is the program of the persistent shell: it evaluates commands
-// that come on descriptor 3 and reports their statuses on descriptor 4.
+// shellStart makes a bash that reads descriptor 0 the persistent shell, which
+// takes commands there and reports their statuses on descriptor 4.
 //
 //go:embed shell.bash
-var shellLoop string
+var shellStart string
+
+// What bash reads on descriptor 0: once, and before the words of each command.
+const (
+	shellBegin = `eval "$1"` + "\n"
+	shellNext  = `\builtin eval "$__berth_step"` + "\n"
+)
+
+// shellState is where a shell that exits leaves its state for the next one.
+const shellState = "shell-state"
 
 // shell is a bash that lives on between commands. Commands come one at a
 // time: the slot's queue sees to it.
@@ -120,11 +129,11 @@ func (i *instance) startShell(fresh bool) (*shell, error) {
 		return nil, err
 	}
 	defer unix.Close(theirStatus)
-	argv := []string{"bash", "--norc", "--noprofile", "-c", shellLoop, "bash", i.plan.Run + "/shell-state"}
+	argv := []string{"bash", "--norc", "--noprofile", "-s", shellStart, i.plan.Run + "/" + shellState}
 	if fresh {
 		argv = append(argv, "fresh")
 	}
-	k, err := i.keep(holder.Request{Argv: argv, Files: []int{-1, null, null, theirCommands, theirStatus}})
+	k, err := i.keep(holder.Request{Argv: argv, Files: []int{theirCommands, null, null, null, theirStatus}})
 	if err != nil {
 		unix.Close(commands)
 		unix.Close(status)
@@ -139,6 +148,8 @@ func (i *instance) startShell(fresh bool) (*shell, error) {
 		sh.status.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // what is still in the pipe may be read
 	})
 	go sh.listen()
+	// The pipe holds it; of an end that comes first the first command is told.
+	_, _ = io.WriteString(sh.commands, shellBegin)
 	return sh, nil
 }
 
@@ -185,6 +196,10 @@ func (sh *shell) lastWords() string {
 	case sh.exit.Status.Signaled():
 		return fmt.Sprintf("the shell was killed by %s; the next one starts empty", signalName(sh.exit.Status.Signal()))
 	}
+	// A hint only: whoever can write there is the slot itself.
+	if _, err := os.Lstat(sh.in.dir("run", shellState)); err != nil {
+		return "the shell exited and left nothing; the next one starts empty"
+	}
 	return "the shell exited; the next one takes up its directory, variables and functions"
 }
 
@@ -223,7 +238,7 @@ func (sh *shell) run(ctx context.Context, c ShellCommand) (slots.Exit, error) {
 	case <-sh.statuses: // of nothing that was asked
 	default:
 	}
-	line := strings.Join([]string{command, pipes[0].Path, pipes[1].Path, ""}, "\x00")
+	line := shellNext + strings.Join([]string{command, pipes[0].Path, pipes[1].Path, ""}, "\x00")
 	if _, err := io.WriteString(sh.commands, line); err != nil {
 		select {
 		case <-sh.ended: // its pipe breaks a moment before its end is known

@@ -72,6 +72,7 @@ func shellSemantics(t *testing.T, x fixture) {
 		errs      string // a part of stderr; "" for none at all
 		code      int
 		restarted bool
+		note      string // a part of it
 	}{
 		{text: "x=5; declare -a l=(1 '2 3'); export E=e; f() { echo f$x; }; mkdir -p d; cd d"},
 		{text: `f; echo "${l[1]}"; sh -c 'echo $E'; basename "$PWD"`, out: "f5\n2 3\ne\nd\n"},
@@ -103,10 +104,19 @@ func shellSemantics(t *testing.T, x fixture) {
 		{text: "set -u; echo $nope", errs: "unbound", code: anyFailure, restarted: true},
 		{text: "set +u; echo -$nope- $x", out: "-- 5\n"},
 		{text: "trap 'echo caught' USR1; kill -USR1 $BASHPID", out: "caught\n"},
-		{text: "exec true", restarted: true},
-		{text: "echo again", out: "again\n"},
-		{text: "trap 'echo bye >bye' EXIT; exit 3", code: 3, restarted: true},
-		{text: "cat bye", out: "bye\n"},
+		{text: "break; echo on", out: "on\n", errs: "only meaningful in a"},
+		{text: "continue; echo on", out: "on\n", errs: "only meaningful in a"},
+		{text: "return; echo on", out: "on\n", errs: "can only `return' from"},
+		{text: "for i in 1 2; do while :; do break 7; done; done; echo $i $x", out: "1 5\n"},
+		{text: "declare -A m=([k]=v); set -- 1 2; set -v"},
+		{text: "echo ${m[k]} $2", out: "v 2\n", errs: "echo ${m[k]}"},
+		{text: "set +v; TMOUT=1; sleep 1.2", errs: "set +v"},
+		{text: "unset TMOUT; exec true", restarted: true, note: "starts empty"},
+		{text: "echo again${x-.}", out: "again.\n"},
+		{text: "trap 'echo BYE; echo bye >&2' EXIT; exit 3", out: "BYE\n", errs: "bye", code: 3, restarted: true, note: "starts empty"},
+		{text: "x=7"},
+		{text: "exit", restarted: true, note: "takes up"},
+		{text: "echo $x", out: "7\n"},
 		{text: "exec sh -c 'sleep 0.1; echo other; exit 8'", out: "other\n", code: 8, restarted: true},
 		{text: "x=6; kill -9 $$", code: 137, restarted: true},
 		{text: "echo -$x-", out: "--\n"},
@@ -127,6 +137,7 @@ func shellSemantics(t *testing.T, x fixture) {
 		if c.restarted { // told with the command that ended it, and again with the next
 			assert.True(t, state.Restarted, "%q", c.text)
 			assert.NotEmpty(t, state.Note, "%q", c.text)
+			assert.Contains(t, state.Note, c.note, "%q", c.text)
 		}
 	}
 }
