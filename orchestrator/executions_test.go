@@ -117,5 +117,9 @@ func TestAnExecutionUnderWayIsWaitedForFollowedAndCancelled(t *testing.T) {
 	assert.Equal(t, "cancelled", cut.metadata()["outcome"], "%s", cut.body)
 	assert.True(t, strings.HasPrefix(cut.object()["output"].(string), "before"), "%s", cut.body)
 	assert.Equal(t, "cut", cut.object()["execution_id"])
-	assert.Equal(t, "interrupted", (<-ended).fault()["kind"])
+	told := <-ended
+	assert.Equal(t, 200, told.status, "it ran: %s", told.body)
+	assert.Equal(t, "interrupted", told.metadata()["error_kind"])
+	assert.Equal(t, "yes", told.metadata()["executed"])
+	assert.Equal(t, cut.object()["output"], told.object()["output"])
 }

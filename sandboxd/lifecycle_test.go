@@ -116,7 +116,7 @@ func TestADrainThatTakesTooLongCutsWorkAndStillAnswers(t *testing.T) {
 	require.NotNil(t, e.Result, "the final event comes: %+v", e)
 	assert.False(t, e.Result.Success)
 	assert.Equal(t, slots.KindDraining, e.Result.Metadata.ErrorKind)
-	assert.Equal(t, slots.ExecutedMaybe, e.Result.Metadata.Executed)
+	assert.Equal(t, slots.ExecutedYes, e.Result.Metadata.Executed)
 	a.Stop(t)
 	assert.Less(t, time.Since(began), 20*time.Second)
 	gone(t, m, 20*time.Second)

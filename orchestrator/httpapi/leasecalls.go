@@ -54,6 +54,11 @@ func (s *Server) locate(c echo.Context) (pool.Lease, error) {
 	return lease, err
 }
 
+// ran reports whether the container tells of a process that ran. Also when
+// something has ended that, the lease as a rule, its result is the answer: it
+// holds what was written until then, and says why no more came.
+func ran(r api.Result) bool { return r.Metadata.Receipt != nil }
+
 // executeLease answers POST /v1/leases/{lease}/execute: with the result, or
 // with the error of a call that could not be carried out.
 func (s *Server) executeLease(c echo.Context) error {
@@ -77,7 +82,7 @@ func (s *Server) executeLease(c echo.Context) error {
 		return s.streamLease(c, lease, want, m)
 	}
 	answer, err := s.Calls.Do(c.Request().Context(), lease, newCall(want))
-	if err != nil {
+	if err != nil && !ran(answer.Result) {
 		return err
 	}
 	text, err := timed(answer.Result, newTiming(calls.Answer{Answer: answer}))
@@ -243,7 +248,7 @@ func (s *Server) run(ctx context.Context, lease pool.Lease, batch []poolapi.Call
 		for i, want := range batch {
 			send := func(answer dispatch.Answer, err error) {
 				r := answer.Result
-				if err != nil {
+				if err != nil && !ran(r) {
 					r = api.Refused(want.ExecutionID, err)
 				}
 				text, err := timed(r, newTiming(calls.Answer{Answer: answer}))

@@ -64,7 +64,7 @@ func (s *Server) call(c echo.Context) (api.Result, []byte, error) {
 	answer, err := s.Calls.Execute(c.Request().Context(), req.TrajectoryID, call)
 	s.tellDraining(c, answer.Lease)
 	result := answer.Result
-	if err != nil {
+	if err != nil && !ran(result) {
 		result = api.Refused(result.ExecutionID, err)
 	}
 	if req.Tool.UniqID == nil {

@@ -117,7 +117,7 @@ func TestACallThatTheKeeperEndsSaysWhy(t *testing.T) {
 	r := bash{}.Run(ctx, s, newCall(t, object{"command": "x"}))
 	assert.Equal(t, slots.OutcomeCancelled, r.Metadata.Outcome)
 	assert.Equal(t, slots.KindInterrupted, r.Metadata.ErrorKind)
-	assert.Equal(t, slots.ExecutedMaybe, r.Metadata.Executed)
+	assert.Equal(t, slots.ExecutedYes, r.Metadata.Executed, "its process ran")
 	assert.Equal(t, "slot slot_0 was reset", r.Error)
 }
 

@@ -106,7 +106,11 @@ func cancelled(ctx context.Context, r *api.Result) {
 	if e, ok := errors.AsType[*slots.Error](context.Cause(ctx)); ok {
 		r.Error = e.Message
 		retryable := e.Retryable
-		r.Metadata.ErrorKind, r.Metadata.Retryable, r.Metadata.Executed = e.Kind, &retryable, slots.ExecutedMaybe
+		executed := slots.ExecutedMaybe
+		if r.Metadata.Receipt != nil {
+			executed = slots.ExecutedYes // its process ran, as far as it came
+		}
+		r.Metadata.ErrorKind, r.Metadata.Retryable, r.Metadata.Executed = e.Kind, &retryable, executed
 	}
 }
 
