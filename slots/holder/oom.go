@@ -11,10 +11,27 @@ import (
 // The margins are by how much the kernel prefers to kill commands. With a
 // slot's memory used up by many small processes the holder would be the largest
 // one, and take all of the slot along; the next largest is the shell.
+//
+// A point is a thousandth of the memory that ran out: with a small limit the
+// same margin weighs less than the holder does. It is no larger than it has to
+// be, for what the slot starts may lower its own score as far as the holder's,
+// and other slots' commands go first then when the machine's memory runs out.
 const (
-	holderOOMMargin = 100
-	keptOOMMargin   = 50
+	keptOOMMargin        = 50
+	leastOOMMargin       = 100
+	mostOOMMargin        = 800 // the agent, at 0, stays the last to go
+	holderRoom     int64 = 32 << 20
 )
+
+// holderOOMMargin is the holder's margin in a slot that may use so many bytes
+// of memory; 0: without a limit of its own.
+func holderOOMMargin(memory int64) int {
+	if memory <= 0 {
+		return leastOOMMargin
+	}
+	need := (1000*holderRoom + memory - 1) / memory
+	return int(min(max(need, leastOOMMargin), mostOOMMargin))
+}
 
 // oomScore lends what is being started its score: a process begins with its
 // parent's, and cannot set its own before it runs.
@@ -23,9 +40,9 @@ type oomScore struct {
 	own, kept, ordinary []byte
 }
 
-func newOOMScore(fd, score int) oomScore {
-	text := func(score int) []byte { return []byte(strconv.Itoa(score)) }
-	return oomScore{fd: fd, own: text(score - holderOOMMargin), kept: text(score - keptOOMMargin), ordinary: text(score)}
+func newOOMScore(fd int, p *Plan) oomScore {
+	text := func(margin int) []byte { return []byte(strconv.Itoa(p.OOMScoreAdj - margin)) }
+	return oomScore{fd: fd, own: text(holderOOMMargin(p.MemoryBytes)), kept: text(keptOOMMargin), ordinary: text(0)}
 }
 
 // lend raises the holder's score until back is called.
@@ -58,7 +75,7 @@ func setOOMScore(p *Plan) error {
 	if err != nil {
 		return fmt.Errorf("open score: %w", err)
 	}
-	if _, err := unix.Pwrite(fd, newOOMScore(fd, p.OOMScoreAdj).own, 0); err != nil {
+	if _, err := unix.Pwrite(fd, newOOMScore(fd, p).own, 0); err != nil {
 		unix.Close(fd)
 		return fmt.Errorf("write score: %w", err)
 	}

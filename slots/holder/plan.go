@@ -20,6 +20,7 @@ type Plan struct {
 
 	Rlimits     []Rlimit         `json:"rlimits"`
 	OOMScoreAdj int              `json:"oom_score_adj"` // of what it starts; its own is holderOOMMargin below
+	MemoryBytes int64            `json:"memory_bytes"`  // what the slot may use; 0: no limit of its own
 	Landlock    *Landlock        `json:"landlock,omitempty"`
 	NoNewPrivs  bool             `json:"no_new_privs"`
 	Seccomp     *seccomp.Options `json:"seccomp,omitempty"`

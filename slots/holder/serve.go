@@ -197,7 +197,7 @@ func start(c *blockingConn, planAt string) (*server, error) {
 		procs: map[int]*process{}, kept: map[uint64]*process{}, cancels: map[uint64]context.CancelFunc{}, inputs: map[uint64]chan bool{}, lends: map[uint64]chan int{},
 		ops: make(chan struct{}, maxOps),
 	}
-	s.score = newOOMScore(plan.ScoreFile, plan.OOMScoreAdj)
+	s.score = newOOMScore(plan.ScoreFile, &plan)
 	if s.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return nil, &stageError{"open /dev/null", err}
 	}

@@ -158,6 +158,9 @@ func (i *instance) makePlan() error {
 	i.planIDs(p)
 	if m.confined {
 		p.OOMScoreAdj = 1000
+		if h.cgroups != nil {
+			p.MemoryBytes = h.config.Limits.MemoryBytes
+		}
 		p.Rlimits = i.rlimits()
 		p.Landlock = i.landlock()
 		p.Seccomp = &seccomp.Options{
