@@ -63,10 +63,10 @@ function finish(answer) {
   sent = true;
   let payload;
   try {
-    payload = Buffer.from('error' in answer ? stringify(answer) : `{"return":${encode(answer.return, [])}}`);
+    payload = Buffer.from(wellFormed('error' in answer ? stringify(answer) : `{"return":${encode(answer.return, [])}}`));
     if (payload.length > MOST_RESULT) throw new RangeError(`the result has ${payload.length} bytes (max ${MOST_RESULT})`);
   } catch (e) {
-    payload = Buffer.from(stringify({ error: raised(e) }));
+    payload = Buffer.from(wellFormed(stringify({ error: raised(e) })));
   }
   const size = Buffer.alloc(8);
   size.writeBigUInt64BE(BigInt(payload.length));
@@ -173,6 +173,13 @@ function encode(value, around, inside) {
   }
   around.pop();
   return text;
+}
+
+// wellFormed is the JSON text without lone surrogates, which strict parsers
+// refuse: stringify escapes them, and no whole pair.
+function wellFormed(text) {
+  if (!text.includes('\\ud')) return text;
+  return text.replace(/\\(?:ud[89a-f][0-9a-f]{2}|.)/g, (escape) => (escape.length > 2 ? '\ufffd' : escape));
 }
 
 function raised(e) {
