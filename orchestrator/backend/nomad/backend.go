@@ -166,6 +166,8 @@ func (b *Backend) leave(c *container) (words string, left bool) {
 	switch p := c.pool; {
 	case p.trouble.request != "":
 		words = ": " + p.trouble.request
+	case p.trouble.blocked != "":
+		words = ": " + p.trouble.held()
 	case !p.leadsLocked() && p.duty.holder != "":
 		words = ": orchestrator " + p.duty.holder + " scales job " + p.job
 	}

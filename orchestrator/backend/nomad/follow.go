@@ -116,7 +116,7 @@ func (p *pool) deployedLocked(d *api.Deployment) {
 	switch d.Status {
 	case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled:
 		if p.deployment == d.ID || p.deployment == "" {
-			p.deployment = ""
+			p.deployment, p.trouble.blocked = "", ""
 		}
 	default:
 		p.deployment = d.ID

@@ -37,6 +37,7 @@ func (p *pool) scale(ctx context.Context) (again time.Duration, err error) {
 	if err != nil {
 		return p.refusedLocked(do, err)
 	}
+	p.trouble.blocked = ""
 	p.b.config.Logger.Info("job scaled", "job", p.job, "from", do.from, "to", do.to)
 	p.known.count, p.known.index, p.surplus = do.to, max(p.known.index, index), time.Time{}
 	for _, c := range do.above {
@@ -112,7 +113,9 @@ func (p *pool) refusedLocked(do plan, err error) (again time.Duration, _ error) 
 	}
 	switch {
 	case isBlocked(err): // its end is told
-		p.b.config.Logger.Debug("a deployment blocks scaling", "job", p.job, "count", do.to)
+		if do.to > do.from {
+			p.blockedByLocked()
+		}
 		return p.b.config.Blocked / 10, nil
 	case isConflict(err):
 		p.known.read = false

@@ -201,9 +201,14 @@ func TestADeploymentHoldsUpScalingUntilItEnds(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool { return d.asked("PUT job") > 2 }, patience, time.Millisecond, "it tries again")
 	assert.Empty(t, started)
+	running := ""
+	d.do(func() { running = d.deployed[job].ID })
+	trouble := func() string { return b.Duty(spec("c-0").Template).Trouble }
+	require.Eventually(t, func() bool { return strings.Contains(trouble(), "nomad deployment fail "+running[:8]) }, patience, time.Millisecond, "who waits learns why")
 	require.NoError(t, b.Stop(t.Context(), "c-1", 0), "an allocation can be stopped by itself all the same")
 	d.do(func() { d.deploy(job, api.DeploymentStatusSuccessful) })
 	require.NoError(t, <-started)
+	assert.Empty(t, trouble())
 	assert.Empty(t, d.lowered())
 }
 

@@ -2,10 +2,12 @@ package nomad
 
 import (
 	"cmp"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
 
+	"berth/jobs"
 	"berth/slots"
 )
 
@@ -13,6 +15,7 @@ import (
 // follows the job, whoever scales it. The backend's mutex guards it.
 type trouble struct {
 	request string    // the last one failed with this; "": it did not
+	blocked string    // by which deployment Nomad scales nothing; "": by none
 	room    string    // why Nomad found none; "": it did
 	words   string    // Nomad's last about why no container came up; "": one has since
 	at      time.Time // when it had them to say
@@ -31,7 +34,28 @@ func (t *trouble) String() string {
 	if time.Since(t.at) > wordsHold {
 		words = ""
 	}
-	return cmp.Or(t.request, t.room, words)
+	return cmp.Or(t.request, t.held(), words)
+}
+
+// held is by what starts are held up until that passes; "": by nothing.
+func (t *trouble) held() string {
+	if t.blocked != "" && t.room != "" {
+		return t.blocked + ": " + t.room
+	}
+	return cmp.Or(t.blocked, t.room)
+}
+
+// blockedByLocked takes in that Nomad scales nothing while a deployment tries
+// something new.
+func (p *pool) blockedByLocked() {
+	words := "a deployment is tried first, and Nomad scales nothing meanwhile"
+	if p.deployment != "" {
+		words = fmt.Sprintf("deployment %.8s is tried first, and Nomad scales nothing meanwhile; `%s` ends it", p.deployment, jobs.EndDeployment(p.b.config.API.Namespace, p.deployment))
+	}
+	if p.trouble.blocked != words {
+		p.b.config.Logger.Info("a deployment blocks scaling", "job", p.job, "why", words)
+	}
+	p.trouble.blocked = words
 }
 
 // failForGoodLocked ends the starts that wait, when it does not help to ask
@@ -61,7 +85,7 @@ func (p *pool) unplacedLocked(now time.Time) (again time.Duration) {
 	}
 	for _, c := range slices.Clone(p.waiting[min(coming, len(p.waiting)):]) {
 		if now.Sub(c.since) >= p.b.config.Unplaced {
-			p.giveUpLocked(c, slots.Errorf(slots.KindPoolExhausted, "start container %s: %s", c.spec.ID, p.trouble.room))
+			p.giveUpLocked(c, slots.Errorf(slots.KindPoolExhausted, "start container %s: %s", c.spec.ID, p.trouble.held()))
 		}
 	}
 	if len(p.waiting) == 0 {
