@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"regexp"
@@ -23,4 +24,11 @@ func PolicyFor(namespace string) (string, error) {
 		return "", fmt.Errorf("namespace %.80q: want 1 to 128 letters, digits and -", namespace)
 	}
 	return strings.Replace(Policy, `namespace "default"`, fmt.Sprintf("namespace %q", namespace), 1), nil
+}
+
+// ApplyPolicy are the commands that give the job of the orchestrator its policy.
+// "" is the default namespace.
+func ApplyPolicy(namespace string) string {
+	namespace = cmp.Or(namespace, "default")
+	return fmt.Sprintf("`berth nomad render policy --namespace %s >policy.hcl` and `nomad acl policy apply -namespace %s -job %s berth-orchestrator policy.hcl`", namespace, namespace, OrchestratorJob)
 }

@@ -53,8 +53,9 @@ type Config struct {
 var ErrUsage = errors.New("usage")
 
 // ErrImpossible is a Config that cannot work here, however often it is tried:
-// a file or program that it names is missing or not as it has to be, or the
-// machine does not give the isolation that it requires.
+// a file or program that it names is missing or not as it has to be, the
+// machine does not give the isolation that it requires, or Nomad does not let it
+// ask.
 var ErrImpossible = errors.New("impossible configuration")
 
 // ErrHelp asks for help, which has been written.

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
@@ -98,6 +99,9 @@ func (c *Config) openBackend(ctx context.Context, logger hclog.Logger) (fleet, e
 		n := c.nomad()
 		n.Logger = logger
 		b, err := nomad.Open(ctx, n)
+		if nomad.Forbidden(err) {
+			return nil, impossible(ctx, fmt.Errorf("%w; an orchestrator that is a job needs its policy: %s; another one a token in NOMAD_TOKEN", err, jobs.ApplyPolicy(os.Getenv("NOMAD_NAMESPACE"))))
+		}
 		if err != nil {
 			return nil, err
 		}

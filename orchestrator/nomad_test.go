@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,10 +54,11 @@ func TestSettingsThatMakeNoJobAreRefused(t *testing.T) {
 }
 
 func TestANomadThatRefusesStopsTheStart(t *testing.T) {
+	var status atomic.Int32 // of every answer
 	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "s3cret", r.Header.Get("X-Nomad-Token"))
 		assert.Equal(t, "ml", r.URL.Query().Get("namespace"))
-		http.Error(w, "Permission denied", http.StatusForbidden)
+		http.Error(w, "Permission denied", int(status.Load()))
 	}))
 	t.Cleanup(refusing.Close)
 	t.Setenv("NOMAD_ADDR", refusing.URL)
@@ -64,9 +66,18 @@ func TestANomadThatRefusesStopsTheStart(t *testing.T) {
 	t.Setenv("NOMAD_NAMESPACE", "ml")
 	c, err := parse([]string{"--backend", "nomad", "--listen", "127.0.0.1:0"})
 	require.NoError(t, err)
+	for _, refused := range []int32{http.StatusForbidden, http.StatusUnauthorized} {
+		status.Store(refused)
+		_, err = Open(t.Context(), c, "test", hclog.NewNullLogger())
+		require.ErrorContains(t, err, "Permission denied")
+		require.ErrorContains(t, err, "`nomad acl policy apply -namespace ml -job berth-orchestrator berth-orchestrator policy.hcl`")
+		require.ErrorIs(t, err, ErrImpossible)
+		assert.NotContains(t, err.Error(), "s3cret")
+	}
+	status.Store(http.StatusBadGateway)
 	_, err = Open(t.Context(), c, "test", hclog.NewNullLogger())
-	require.ErrorContains(t, err, "Permission denied")
-	assert.NotContains(t, err.Error(), "s3cret")
+	require.Error(t, err)
+	assert.NotErrorIs(t, err, ErrImpossible, "that may pass")
 }
 
 // poolOf is the job that an orchestrator registers that is started as the job

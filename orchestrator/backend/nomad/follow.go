@@ -21,6 +21,12 @@ func statusOf(err error) int {
 	return 0
 }
 
+// Forbidden reports whether Nomad has refused to be asked by this token.
+func Forbidden(err error) bool {
+	status := statusOf(err)
+	return status == http.StatusUnauthorized || status == http.StatusForbidden
+}
+
 // follow keeps what is known of allocations true, beginning with what was
 // listed at the index.
 func (b *Backend) follow(index uint64) {
