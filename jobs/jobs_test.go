@@ -264,6 +264,23 @@ func TestAMachineMustHaveWhatTheIsolationTakes(t *testing.T) {
 	assert.Equal(t, jobs.DefaultIsolation, config.Require.String())
 }
 
+// A version that does not get well is taken back when that is over.
+func TestABadVersionIsTakenBackSoonWhereNothingIsPulled(t *testing.T) {
+	for driver, want := range map[jobs.Driver]time.Duration{jobs.Docker: 10 * time.Minute, jobs.Exec: 2 * time.Minute, jobs.RawExec: 2 * time.Minute} {
+		of := jobs.Template{Job: "berth-p", Driver: driver, Drain: time.Hour}
+		pool, err := jobs.Sandboxd(of)
+		require.NoError(t, err)
+		control, err := jobs.Orchestrator(of)
+		require.NoError(t, err)
+		for job, drain := range map[*api.Job]time.Duration{pool: time.Hour, control: 25 * time.Second} {
+			update := job.TaskGroups[0].Update
+			assert.Equal(t, drain+want, *update.ProgressDeadline, "%s %s", driver, *job.ID)
+			assert.Less(t, *update.MinHealthyTime, *update.HealthyDeadline)
+			assert.Less(t, *update.HealthyDeadline, want, "Nomad takes no other")
+		}
+	}
+}
+
 func TestAPathThatLeadsNowhereIsAnError(t *testing.T) {
 	file, err := jobs.PrepullFile(jobs.Template{Job: "p"})
 	require.NoError(t, err)

@@ -128,10 +128,7 @@ func Orchestrator(t Template) (*api.Job, error) {
 		RestartPolicy:    &api.RestartPolicy{Attempts: new(3), Interval: new(5 * time.Minute), Delay: new(2 * time.Second), Mode: new("fail")},
 		ReschedulePolicy: &api.ReschedulePolicy{Delay: new(5 * time.Second), DelayFunction: new("exponential"), MaxDelay: new(5 * time.Minute), Unlimited: new(true)},
 		// One after the other, so that with several some serve all the time.
-		Update: &api.UpdateStrategy{
-			MaxParallel: new(1), Canary: new(1), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second),
-			HealthyDeadline: new(3 * time.Minute), ProgressDeadline: new(10 * time.Minute), AutoRevert: new(true), AutoPromote: new(true),
-		},
+		Update: t.update(defaultDrain),
 		Migrate: &api.MigrateStrategy{
 			MaxParallel: new(1), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second), HealthyDeadline: new(3 * time.Minute),
 		},

@@ -180,7 +180,7 @@ job "berth-orchestrator" {
       health_check      = "checks"
       min_healthy_time  = "3s"
       healthy_deadline  = "3m"
-      progress_deadline = "10m"
+      progress_deadline = "10m25s"
       canary            = 1
       auto_revert       = true
       auto_promote      = true

@@ -51,10 +51,7 @@ func Sandboxd(t Template) (*api.Job, error) {
 		},
 		// Leases outlive a client that its servers do not hear of for a while.
 		Disconnect: &api.DisconnectStrategy{LostAfter: new(LostAfter), Replace: new(false), Reconcile: new(api.ReconcileOptionKeepOriginal)},
-		Update: &api.UpdateStrategy{
-			MaxParallel: new(1), Canary: new(1), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second),
-			HealthyDeadline: new(3 * time.Minute), ProgressDeadline: new(t.Drain + 10*time.Minute), AutoRevert: new(true), AutoPromote: new(true),
-		},
+		Update:     t.update(t.Drain),
 		// A machine that is drained keeps what has leases until they end, or to the
 		// deadline: the orchestrator stops what has none. With any number above 0
 		// Nomad would stop so many at once, leased or not.
@@ -68,6 +65,21 @@ func Sandboxd(t Template) (*api.Job, error) {
 	}
 	job.TaskGroups = []*api.TaskGroup{group}
 	return job, nil
+}
+
+// update is how a new version is rolled out: one canary goes first, and Nomad
+// takes the version back that has not got well in time. Where nothing is pulled
+// that is told soon; what is replaced may drain for long before its place is
+// free.
+func (t Template) update(drain time.Duration) *api.UpdateStrategy {
+	healthy, progress := time.Minute, 2*time.Minute
+	if t.Driver == Docker {
+		healthy, progress = 3*time.Minute, 10*time.Minute
+	}
+	return &api.UpdateStrategy{
+		MaxParallel: new(1), Canary: new(1), HealthCheck: new("checks"), MinHealthyTime: new(3 * time.Second),
+		HealthyDeadline: &healthy, ProgressDeadline: new(drain + progress), AutoRevert: new(true), AutoPromote: new(true),
+	}
 }
 
 // A container that is told to stop hears of it after a delay, has its time to

@@ -213,6 +213,7 @@ func (o *Operator) deployed(ctx context.Context, d *Deployed, job *api.Job, say 
 			for _, words := range o.failures(ctx, d) {
 				say("%s", words)
 			}
+			say("Nomad goes on trying%s", o.endedBy("; %s ends that and takes the version before", d.Deployment))
 		}
 		switch v.Status {
 		case api.DeploymentStatusSuccessful:
