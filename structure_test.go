@@ -225,7 +225,7 @@ var importRules = []importRule{
 	},
 	{
 		in: `^orchestrator(/|$)`, except: `/nomadtest$`, denied: `^` + module + `/(slots|sandboxd|cmd)(/|$)`,
-		but:    []string{module + "/slots", module + "/sandboxd/api", module + "/sandboxd/client", module + "/sandboxd/httpkit", module + "/sandboxd/terminal"},
+		but:    []string{module + "/slots", module + "/sandboxd/api", module + "/sandboxd/client", module + "/sandboxd/httpkit", module + "/sandboxd/listen", module + "/sandboxd/terminal"},
 		reason: "the control plane sees a container through its api and client, never its mechanisms",
 	},
 	{

@@ -20,6 +20,7 @@ import (
 	"berth/orchestrator/pool"
 	"berth/orchestrator/recent"
 	"berth/sandboxd/client"
+	"berth/sandboxd/listen"
 )
 
 // Server is one orchestrator, opened and not yet serving.
@@ -49,7 +50,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	if err != nil {
 		return nil, impossible(ctx, err)
 	}
-	if s.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", c.Listen); err != nil {
+	if s.listener, err = listen.TCP(ctx, c.Listen); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	s.announce(version)

@@ -21,6 +21,7 @@ import (
 	"berth/sandboxd/execution"
 	"berth/sandboxd/httpapi"
 	"berth/sandboxd/keeper"
+	"berth/sandboxd/listen"
 	"berth/sandboxd/tool"
 	"berth/slots"
 	"berth/slots/sandbox"
@@ -106,7 +107,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 }
 
 func (a *Agent) listen(ctx context.Context) error {
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", a.config.Listen)
+	ln, err := listen.TCP(ctx, a.config.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}

@@ -121,10 +121,12 @@ func newRuleset(attr ll.RulesetAttr, movable bool) (int, error) {
 }
 
 // portRules makes a ruleset that leaves TCP connections to every port but
-// one. Landlock knows only what is allowed, so all others are named; the
-// spawner does it once and holders share the descriptor.
+// one, and servers on them: on another address than the agent's, a slot would be
+// asked in its place. Landlock knows only what is allowed, so all others are named;
+// the spawner does it once and holders share the descriptor.
 func portRules(port int, movable bool) (int, error) {
-	rules, err := newRuleset(ll.RulesetAttr{HandledAccessNet: ll.AccessNetConnectTCP}, movable)
+	const all = ll.AccessNetConnectTCP | ll.AccessNetBindTCP
+	rules, err := newRuleset(ll.RulesetAttr{HandledAccessNet: all}, movable)
 	if err != nil {
 		return -1, err
 	}
@@ -132,7 +134,7 @@ func portRules(port int, movable bool) (int, error) {
 		if p == port {
 			continue
 		}
-		rule := ll.NetPortAttr{AllowedAccess: ll.AccessNetConnectTCP, Port: uint64(p)}
+		rule := ll.NetPortAttr{AllowedAccess: all, Port: uint64(p)}
 		if err := ll.LandlockAddNetPortRule(rules, &rule, 0); err != nil {
 			unix.Close(rules)
 			return -1, fmt.Errorf("allow port %d: %w", p, err)

@@ -108,7 +108,7 @@ type Landlock struct {
 	ABI      int  `json:"abi"`
 	Files    bool `json:"files"`     // only the paths below stay reachable
 	Scope    bool `json:"scope"`     // no abstract socket of, no signal to, anybody outside; ABI 6
-	HidePort bool `json:"hide_port"` // no TCP connection to the spawner's HidePort; ABI 4
+	HidePort bool `json:"hide_port"` // no TCP connection to the spawner's HidePort, no server on it; ABI 4
 
 	Read      []string `json:"read,omitempty"`       // directories: read and execute
 	ReadFiles []string `json:"read_files,omitempty"` // files: read and execute

@@ -56,8 +56,8 @@ type Spawner struct {
 type SpawnerConfig struct {
 	// Exe is the agent's binary; the spawner and all holders are it.
 	Exe string
-	// HidePort, when not 0, is the TCP port that no slot may connect to. It
-	// needs Landlock with network rules.
+	// HidePort, when not 0, is the TCP port that no slot may connect to or
+	// serve on. It needs Landlock with network rules.
 	HidePort int
 	// Stderr takes what a crashing process prints; nil discards it.
 	Stderr *os.File

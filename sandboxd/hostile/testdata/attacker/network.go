@@ -51,18 +51,9 @@ var networkProbes = map[string]probe{
 		return errors.New("sent; the neighbour's files tell")
 	},
 	// Something else that listens where clients expect the agent.
-	"A12.hijack": func(t *targets) error {
-		var a attempts
-		for _, host := range []string{"127.0.0.1", "0.0.0.0"} {
-			lc := net.ListenConfig{Control: reuse}
-			ln, err := lc.Listen(context.Background(), "tcp4", net.JoinHostPort(host, strconv.Itoa(t.AgentPort)))
-			if err == nil {
-				ln.Close()
-			}
-			a.try(host, err)
-		}
-		return a.result()
-	},
+	"A12.hijack": func(t *targets) error { return serveOn(t, "127.0.0.1", "0.0.0.0", "::1", "::") },
+	// The same at an address where the agent is not.
+	"A12.beside": func(t *targets) error { return serveOn(t, "127.0.0.2") },
 	"A17.crowd": crowd,
 	"E08.addresses": func(t *targets) error {
 		var a attempts
@@ -285,6 +276,24 @@ func hit(w way, t *targets, n int) {
 		unix.Shutdown(fd, unix.SHUT_RDWR)
 	}
 	unix.Close(fd)
+}
+
+// serveOn listens on the agent's port.
+func serveOn(t *targets, hosts ...string) error {
+	var a attempts
+	for _, host := range hosts {
+		network := "tcp4"
+		if strings.Contains(host, ":") {
+			network = "tcp6"
+		}
+		lc := net.ListenConfig{Control: reuse}
+		ln, err := lc.Listen(context.Background(), network, net.JoinHostPort(host, strconv.Itoa(t.AgentPort)))
+		if err == nil {
+			ln.Close()
+		}
+		a.try(host, err)
+	}
+	return a.result()
 }
 
 func reuse(_, _ string, c syscall.RawConn) error {
