@@ -78,7 +78,7 @@ func Open(ctx context.Context, c Config, version string, logger hclog.Logger) (_
 	var journalErr error
 	reading.Go(func() {
 		a.registry, journalErr = execution.Open(execution.Config{
-			Journal: filepath.Join(c.DataDir, "journal"), Keep: c.Keep, KeepBytes: c.KeepBytes,
+			Journal: filepath.Join(c.DataDir, "journal"), Keep: c.Keep, KeepBytes: c.KeepBytes, Logger: logger,
 		})
 	})
 	a.host, err = sandbox.Open(ctx, a.hostConfig())

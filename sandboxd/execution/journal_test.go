@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -349,9 +350,11 @@ func TestManyRestartsLeaveNoHeapOfFiles(t *testing.T) {
 }
 
 func TestAJournalThatCannotBeWrittenRefusesTheStart(t *testing.T) {
-	dir := t.TempDir()
-	r := open(t, Config{Journal: dir})
+	dir, log := t.TempDir(), new(bytes.Buffer)
+	logger := hclog.New(&hclog.LoggerOptions{Output: log})
+	r := open(t, Config{Journal: dir, Logger: logger})
 	runOne(t, r, "before", "")
+	assert.Empty(t, log.String(), "all is well")
 	before := sizeOnDisk(t, dir)
 	// The kernel refuses writes to a file that was opened for reading.
 	writable := r.journal.file
@@ -366,15 +369,20 @@ func TestAJournalThatCannotBeWrittenRefusesTheStart(t *testing.T) {
 	assert.False(t, e.Started())
 	require.Error(t, r.JournalErr())
 	e.Finish(ran(""))
+	assert.Regexp(t, `(?s)^[^\n]*\[ERROR\] journal is not written: [^\n]* error="write journal: .*\n$`, log.String())
 
 	// The next record begins a new segment.
+	log.Reset()
 	runOne(t, r, "x", "second try")
 	require.NoError(t, r.JournalErr())
+	assert.Regexp(t, `^[^\n]*\[INFO\]  journal is written again\n$`, log.String(), "and no more is said of the next ones")
 	require.NoError(t, writable.Close())
 	assert.Len(t, segmentsOf(t, dir), 2)
 	assert.Greater(t, sizeOnDisk(t, dir), before)
-	r = open(t, Config{Journal: dir})
+	log.Reset()
+	r = open(t, Config{Journal: dir, Logger: logger})
 	assert.Equal(t, Recovery{Finished: 2}, r.Recovery())
+	assert.Contains(t, log.String(), "executions read back from the journal: finished=2 interrupted=0 bytes_torn=0")
 }
 
 func TestOpenSaysWhyAJournalCannotBeHad(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
 
 	"berth/sandboxd/api"
 	"berth/slots"
@@ -30,6 +31,7 @@ type Config struct {
 	Journal   string        // directory, made if need be; "": memory only
 	Keep      time.Duration // after the end of an execution; default DefaultKeep
 	KeepBytes int64         // results in memory, and the journal on disk; default DefaultKeepBytes; a journal needs MinKeepBytes
+	Logger    hclog.Logger  // default: none
 }
 
 // Recovery is what Open found in the journal.
@@ -46,6 +48,7 @@ type Registry struct {
 	keepBytes int64
 	journal   *journal // nil: memory only
 	recovery  Recovery
+	log       hclog.Logger
 
 	// mu guards all below and every run's state. No I/O happens under it.
 	mu          sync.Mutex
@@ -68,10 +71,13 @@ func Open(config Config) (*Registry, error) {
 	if config.KeepBytes <= 0 {
 		config.KeepBytes = DefaultKeepBytes
 	}
+	if config.Logger == nil {
+		config.Logger = hclog.NewNullLogger()
+	}
 	if config.Journal != "" && config.KeepBytes < MinKeepBytes {
 		return nil, fmt.Errorf("open executions: %d bytes to keep are below the minimum of %d", config.KeepBytes, MinKeepBytes)
 	}
-	r := &Registry{keep: config.Keep, keepBytes: config.KeepBytes, runs: map[string]*run{}}
+	r := &Registry{keep: config.Keep, keepBytes: config.KeepBytes, log: config.Logger, runs: map[string]*run{}}
 	if config.Journal == "" {
 		return r, nil
 	}
@@ -81,6 +87,9 @@ func Open(config Config) (*Registry, error) {
 	}
 	r.journal, r.recovery.TornBytes = journal, torn
 	r.recover(records)
+	if r.recovery != (Recovery{}) {
+		r.log.Info("executions read back from the journal", "finished", r.recovery.Finished, "interrupted", r.recovery.Interrupted, "bytes_torn", r.recovery.TornBytes)
+	}
 	return r, nil
 }
 
@@ -220,10 +229,24 @@ func (r *Registry) record(rec record) error {
 		return nil
 	}
 	err := r.journal.add(rec)
-	r.mu.Lock()
-	r.journalErr = err
-	r.mu.Unlock()
+	r.journaled(err)
 	return err
+}
+
+// journaled notes how writing the journal went, and tells when that changes.
+func (r *Registry) journaled(err error) {
+	r.mu.Lock()
+	was := r.journalErr
+	r.journalErr = err
+	told := (was == nil) == (err == nil) || r.closed // which ends the journal, and is no news
+	r.mu.Unlock()
+	switch {
+	case told:
+	case err != nil:
+		r.log.Error("journal is not written: executions may be refused, and after a crash results are not known", "error", err)
+	default:
+		r.log.Info("journal is written again")
+	}
 }
 
 // Close ends the journal and forgets what has ended. Executions that still

@@ -134,9 +134,7 @@ func (r *Registry) expire() {
 		return
 	}
 	if err := r.journal.expire(now.Add(-r.keep)); err != nil {
-		r.mu.Lock()
-		r.journalErr = err
-		r.mu.Unlock()
+		r.journaled(err)
 	}
 }
 

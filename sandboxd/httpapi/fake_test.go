@@ -32,8 +32,9 @@ const testToken = "correct-horse-battery-staple"
 // does; its files are those of one workspace.
 type fakeKeeper struct {
 	*execution.Registry
-	tree *workspace.Tree
-	root string
+	journalErr error
+	tree       *workspace.Tree
+	root       string
 	// run is the tool. It is called on a goroutine of its own.
 	run func(ctx context.Context, call api.Call, stdout, stderr io.Writer) api.Result
 
@@ -390,3 +391,5 @@ func (k *fakeKeeper) Terminal(_ context.Context, slotID string, _ *uint64, c san
 	}
 	return nil, slots.Errorf(slots.KindUnavailable, "asked for %q", c.Argv)
 }
+
+func (k *fakeKeeper) JournalErr() error { return k.journalErr }

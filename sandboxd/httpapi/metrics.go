@@ -116,6 +116,18 @@ func (m *Metrics) watchEnvironments(from Environments) {
 		gauge("berth_environments_bytes", "Disk space of all environments.", func(l api.Environments) float64 { return float64(l.SizeBytes) }))
 }
 
+// watchJournal adds whether executions are put on record.
+func (m *Metrics) watchJournal(from Registry) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "berth_journal_failing", Help: "1 when the last record of an execution could not be written, 0 when it was.",
+	}, func() float64 {
+		if from.JournalErr() != nil {
+			return 1
+		}
+		return 0
+	}))
+}
+
 // routeMetrics are one route's, looked up once.
 type routeMetrics struct {
 	classes [6]prometheus.Counter // by status / 100

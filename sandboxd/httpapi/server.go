@@ -35,6 +35,7 @@ type Executions interface {
 // Registry finds executions. *execution.Registry is one.
 type Registry interface {
 	Get(id string) (*execution.Execution, bool)
+	JournalErr() error
 }
 
 // Slots shows and resets slots. *keeper.Keeper is one.
@@ -156,6 +157,7 @@ func New(deps Deps, config Config) *Server {
 	s.RotateMetrics(config.MetricsToken, 0)
 	s.Metrics.watch(s.Slots, s.conns)
 	s.Metrics.watchEnvironments(s.Environments)
+	s.Metrics.watchJournal(s.Registry)
 	s.strange = s.Metrics.route("any", other)
 	s.echo.HTTPErrorHandler = s.noRoute
 	for _, r := range s.routes() {

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -127,10 +128,12 @@ func TestMetricsHaveBoundedLabels(t *testing.T) {
 		`berth_http_requests_total{class="4xx",method="any",route="other"} 1`,
 		`berth_reset_seconds_count{clean="true"} 1`,
 		"berth_execution_spawn_seconds_count 3", "berth_execution_queue_seconds_count 5",
-		"berth_http_connections 1", "go_goroutines ", "process_open_fds ",
+		"berth_journal_failing 0", "berth_http_connections 1", "go_goroutines ", "process_open_fds ",
 	} {
 		assert.Contains(t, a.body, line)
 	}
+	c.journalErr = errors.New("disk is full")
+	assert.Contains(t, c.ask(t, http.MethodGet, "/metrics", "").body, "berth_journal_failing 1")
 	assert.NotContains(t, a.body, "secret-name")
 	assert.NotContains(t, a.body, "BREW")
 	assert.NotContains(t, a.body, "x1")

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"berth/sandboxd/api"
@@ -68,8 +70,8 @@ func (s *slot) runTool(runner context.Context, j *job) (api.Result, error) {
 		Args: j.call.Args, Stdout: stdout, Stderr: stderr, Live: j.live,
 		Timeout: j.call.Timeout, Limit: j.limit, Isolation: s.k.cfg.Isolation,
 	})
-	addSpill(&result, "stdout_path", stdout, stdoutPath)
-	addSpill(&result, "stderr_path", stderr, stderrPath)
+	s.addSpill(j, &result, "stdout", stdout, *stdoutPath)
+	s.addSpill(j, &result, "stderr", stderr, *stderrPath)
 	return result, nil
 }
 
@@ -103,16 +105,40 @@ func (s *slot) capture(ctx context.Context, j *job, stream string, cfg process.C
 	return process.NewCapture(cfg), path
 }
 
-// addSpill says where the slot finds the whole of a long stream. The tool has
-// returned, so nobody writes the path any more.
-func addSpill(r *api.Result, key string, stream *process.Capture, path *string) {
-	if stream.Spilled() == 0 {
+// addSpill says where the slot finds the whole of a long stream:
+//
+//	stdout_path        the file
+//	stdout_path_bytes  how much of the stream's start that holds, where it is not all
+//	stdout_path_error  why not, unless it is the file's bound
+//
+// The tool has returned, so nobody writes the path any more.
+func (s *slot) addSpill(j *job, r *api.Result, name string, stream *process.Capture, path string) {
+	spilled, err := stream.Spilled(), stream.SpillErr()
+	if spilled == 0 && err == nil {
 		return
 	}
 	if r.Metadata.Details == nil {
 		r.Metadata.Details = map[string]any{}
 	}
-	r.Metadata.Details[key] = *path
+	key := name + "_path"
+	if spilled > 0 {
+		r.Metadata.Details[key] = path
+	}
+	if spilled < stream.Total() {
+		r.Metadata.Details[key+"_bytes"] = spilled
+	}
+	if err != nil {
+		s.k.log.Warn("output is not kept as a whole", "slot", s.id, "execution", j.exec.ID(), "stream", name, "bytes", spilled, "error", err)
+		r.Metadata.Details[key+"_error"] = whyNotKept(err)
+	}
+}
+
+// whyNotKept is the error in words that tell nothing of the agent's files.
+func whyNotKept(err error) string {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno.Error()
+	}
+	return "file cannot be had"
 }
 
 // spillName makes a file name of an execution id, which a client may choose.

@@ -287,6 +287,7 @@ func TestALongOutputNamesItsFileAndAnEndlessOneIsStopped(t *testing.T) {
 		r := h.run(c)
 		require.True(t, r.Success, r.Error)
 		assert.Regexp(t, `^/spill/[0-9a-f]{32}\.stdout$`, r.Metadata.Details["stdout_path"])
+		assert.NotContains(t, r.Metadata.Details, "stdout_path_bytes", "all is there")
 		assert.NotContains(t, r.Metadata.Details, "stderr_path")
 		assert.True(t, r.Metadata.Truncated)
 		assert.EqualValues(t, 200_000, r.Metadata.StdoutBytes)
@@ -294,6 +295,30 @@ func TestALongOutputNamesItsFileAndAnEndlessOneIsStopped(t *testing.T) {
 		r = h.run(call("flood 999000000"))
 		assert.Equal(t, slots.OutcomeOutputLimited, r.Metadata.Outcome)
 		assert.Less(t, r.Metadata.StdoutBytes, int64(2<<20))
+	})
+}
+
+func TestAResultSaysWhenItsOutputIsNotKeptAsAWhole(t *testing.T) {
+	t.Parallel()
+	spill := t.TempDir()
+	bubble(t, Config{SpillMax: 150_000}, func(h *harness) {
+		t := h.t
+		r := h.run(call("flood 200000"))
+		require.True(t, r.Success, r.Error)
+		assert.NotContains(t, r.Metadata.Details, "stdout_path", "there is none")
+		assert.EqualValues(t, 0, r.Metadata.Details["stdout_path_bytes"])
+		assert.Equal(t, "file cannot be had", r.Metadata.Details["stdout_path_error"])
+
+		h.box(0).set(func(f *fakeSandbox) { f.spill = spill })
+		r = h.run(call("flood 200000"))
+		assert.Contains(t, r.Metadata.Details, "stdout_path")
+		assert.EqualValues(t, 150_000, r.Metadata.Details["stdout_path_bytes"])
+		assert.NotContains(t, r.Metadata.Details, "stdout_path_error", "it is the bound")
+
+		h.box(0).set(func(f *fakeSandbox) { f.spill = spill + "/gone" })
+		r = h.run(call("flood 200000"))
+		assert.Equal(t, "no such file or directory", r.Metadata.Details["stdout_path_error"], "and not of which")
+		assert.NotContains(t, h.run(call("flood 100")).Metadata.Details, "stdout_path_bytes")
 	})
 }
 
