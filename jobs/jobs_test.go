@@ -523,7 +523,7 @@ func TestATemplateHasTheBoundsOfTheOrchestratorsSettings(t *testing.T) {
 		{"NOMAD_PRIORITY", 0, 1<<15 - 1, "", "priority: want"},
 		{"NOMAD_CORES", 0, 1 << 10, "", "cores: want"},
 		{"NOMAD_CPU", 1, 1 << 24, "", "cpu: want"},
-		{"NOMAD_MEMORY", 1, 1 << 24, "", "memory: want"},
+		{"NOMAD_MEMORY", 10, 1 << 24, "", "memory: want 10 to"},
 		{"NOMAD_MEMORY_MAX", 2000, 1 << 24, "NOMAD_MEMORY=2000", "memory-max: want 2000 to"},
 		{"NOMAD_DISK", 10, 1 << 24, "", "disk: want 10 to"},
 	} {

@@ -97,6 +97,16 @@ func (t Template) Ending() time.Duration {
 	return shutdownDelay + t.Drain
 }
 
+// ClientsAllow is how long Nomad's clients wait at most for what they were told
+// to stop, where their max_kill_timeout does not say more. Then they kill it.
+const ClientsAllow = 30 * time.Second
+
+// KillTimeout is how long they are asked to wait.
+func (t Template) KillTimeout() time.Duration {
+	or(&t.Drain, defaultDrain)
+	return t.Drain + killMargin
+}
+
 // blank is what all jobs begin with.
 func blank(id, kind string, t Template) *api.Job {
 	job := &api.Job{ID: &id, Name: &id, Type: &kind, Datacenters: t.Datacenters}
@@ -174,7 +184,7 @@ func service(name string) *api.Service {
 // task is the sandboxd of a container.
 func task(t Template) *api.Task {
 	one := &api.Task{
-		Name: Group, Driver: string(t.Driver), KillTimeout: new(t.Drain + killMargin), KillSignal: "SIGTERM", ShutdownDelay: shutdownDelay,
+		Name: Group, Driver: string(t.Driver), KillTimeout: new(t.KillTimeout()), KillSignal: "SIGTERM", ShutdownDelay: shutdownDelay,
 		// The service is the task's, not the group's: a client that is started again
 		// registers a group's before it takes up its tasks, and kills them when no
 		// server takes the registration at that moment.

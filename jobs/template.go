@@ -139,6 +139,7 @@ const (
 	mostCores      = 1 << 10
 	most           = 1 << 24 // of MHz and MB
 	leastDisk      = 10
+	leastMemory    = 10 // Nomad takes no less
 	mostPriority   = 1<<15 - 1
 )
 
@@ -161,7 +162,7 @@ func (t Template) bounds() error {
 		{"priority", t.Priority, 0, mostPriority},
 		{"cores", t.Cores, 0, mostCores},
 		{"cpu", t.CPU, leastCPU, most},
-		{"memory", t.MemoryMB, 1, most},
+		{"memory", t.MemoryMB, leastMemory, most},
 		{"memory-max", t.MemoryMaxMB, leastMax, most},
 		{"disk", t.DiskMB, leastDisk, most},
 	} {

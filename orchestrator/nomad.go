@@ -41,7 +41,7 @@ func nomadSettings(flags *flag.FlagSet, c *nomad.Config) {
 	flags.Var(list{&t.Datacenters}, "nomad-datacenter", "datacenter of the jobs; may be repeated; without it all")
 	add(flags, integer{&t.Cores, 0, 1 << 10}, "nomad-cores", "0", "whole CPUs of each container; 0: --nomad-cpu counts")
 	add(flags, integer{&t.CPU, 1, 1 << 24}, "nomad-cpu", "1000", "MHz of each container")
-	add(flags, integer{&t.MemoryMB, 1, 1 << 24}, "nomad-memory", "1024", "MB of memory of each container")
+	add(flags, integer{&t.MemoryMB, 10, 1 << 24}, "nomad-memory", "1024", "MB of memory of each container")
 	add(flags, integer{&t.MemoryMaxMB, 0, 1 << 24}, "nomad-memory-max", "0", "MB that it may use while the machine has them to spare, where the scheduler allows memory oversubscription; 0: no more than --nomad-memory")
 	add(flags, integer{&t.DiskMB, 10, 1 << 24}, "nomad-disk", "2048", "MB of disk of each container")
 	add(flags, integer{&t.Priority, 0, 1<<15 - 1}, "nomad-priority", "0", "priority of the jobs; 0: Nomad's default")

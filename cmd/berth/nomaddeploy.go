@@ -262,6 +262,9 @@ that is not fails with Nomad's own words.
 			}
 			a.progress("%v", err)
 		}
+		if asks := j.template.KillTimeout(); args[0] != "prepull" && asks > jobs.ClientsAllow {
+			a.progress("a container that is stopped is to have %v: clients kill it after %v, unless their max_kill_timeout allows that", asks, jobs.ClientsAllow)
+		}
 		d, err := o.Deploy(ctx, file.Job, j.index, options, a.progress)
 		switch {
 		case errors.Is(err, operate.ErrNoRoom):

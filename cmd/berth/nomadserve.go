@@ -52,6 +52,8 @@ func served(given []string) (map[string]string, error) {
 			return nil, usagef("--serve %s: give it by --%s", name, flag)
 		case slices.Contains(settingsOfTheJob(), name) && value != "":
 			return nil, usagef("--serve %s: the orchestrator's job says it", name)
+		case strings.Contains(value, "${"):
+			return nil, usagef("--serve %s: Nomad may put a value of its own in the place of ${…}, and there is no other way to write it: leave it out", name)
 		case len(values[name]) > 0 && name != "env" && name != "sandboxd-arg":
 			return nil, usagef("--serve %s: it is given twice", name)
 		}

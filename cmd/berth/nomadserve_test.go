@@ -15,6 +15,8 @@ import (
 func TestNomadServeSettingsAreTheOrchestratorsOwn(t *testing.T) {
 	for setting, says := range map[string]string{
 		"max-containers":         "NAME=VALUE",
+		"env=A=${q}":             "there is no other way to write it",
+		"env=A=$${q}":            "there is no other way to write it",
 		"--max-containers=8":     "NAME=VALUE",
 		"ORCHESTRATOR_SLOTS=8":   "NAME=VALUE",
 		"=8":                     "NAME=VALUE",
@@ -118,5 +120,16 @@ func TestNomadServeFlagsAreSettings(t *testing.T) {
 	}
 	for _, name := range settingsOfTheJob() {
 		assert.Contains(t, help.String(), "--"+name+" ")
+	}
+}
+
+// A client that allows less kills what drains, and says so nowhere.
+func TestNomadDeploySaysWhatTakesMoreThanClientsAllow(t *testing.T) {
+	for drain, said := range map[string]bool{"25s": false, "5m": true} {
+		registered := deployed(t)
+		status, _, errs := runMain(t.Context(), "nomad", "deploy", "orchestrator", "--serve", "nomad-drain="+drain)
+		require.Zero(t, status, errs)
+		require.Len(t, registered(), 1)
+		assert.Equal(t, said, strings.Contains(errs, "is to have 5m5s: clients kill it after 30s, unless their max_kill_timeout"), errs)
 	}
 }

@@ -80,7 +80,7 @@ func TestBerthSaysWhatMendsAnErrorOfNomads(t *testing.T) {
 	}
 	cmd, said := berth([]string{token, "NOMAD_REGION=mars"}, "status")
 	require.Error(t, cmd.Run())
-	assert.Contains(t, said.String(), "name another region by NOMAD_REGION")
+	assert.Contains(t, said.String(), "name another region by --region or NOMAD_REGION")
 
 	// Nomad goes away while a deploy follows what it does.
 	cmd, said = berth([]string{token}, deploy...)

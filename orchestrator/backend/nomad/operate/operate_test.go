@@ -26,7 +26,7 @@ func TestRunningJobGivesBackTheTemplateThatItWasMadeOf(t *testing.T) {
 		{
 			Job: "berth-t", Namespace: "n", Region: "r", Datacenters: []string{"a", "b"}, NodePool: "p", Priority: 70, Image: "i:1", Runtime: "runsc",
 			Seccomp: "/s.json", Args: []string{"--keep", "1m"}, Writable: true, Count: 7, Slots: 30, Isolation: "ns,net=loopback-only", NoNetwork: true,
-			Longest: 90 * time.Second, Drain: time.Minute, SlotMemory: 1 << 30, SlotPids: 99, SlotCPUs: 1.5, SlotDisk: 5, Cores: 4, MemoryMB: 9, MemoryMaxMB: 10,
+			Longest: 90 * time.Second, Drain: time.Minute, SlotMemory: 1 << 30, SlotPids: 99, SlotCPUs: 1.5, SlotDisk: 5, Cores: 4, MemoryMB: 19, MemoryMaxMB: 20,
 			DiskMB: 11, Meta: map[string]string{jobs.MetaSpec: "{}"},
 		},
 		{Job: "berth-t", Driver: jobs.Exec, Command: "/x/sandboxd", CPU: 77},

@@ -30,7 +30,7 @@ const (
 // was meant, and what mends that.
 var misunderstandings = []struct{ words, mend string }{
 	{"nonexistent namespace", "name one that \"nomad namespace list\" has, by --namespace or NOMAD_NAMESPACE"},
-	{"No path to region", "name another region by NOMAD_REGION"},
+	{"No path to region", "name another region by --region or NOMAD_REGION"},
 	{"HTTP request to an HTTPS server", "NOMAD_ADDR is to begin with https://"},
 	{"HTTP response to HTTPS client", "NOMAD_ADDR is to begin with http://"},
 	{"unsupported protocol scheme", "NOMAD_ADDR is to be like http://127.0.0.1:4646"},

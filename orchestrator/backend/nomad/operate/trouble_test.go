@@ -56,7 +56,7 @@ func TestTroubleIsExplained(t *testing.T) {
 		"not allowed":       {refuses(403, "Permission denied"), nil, operate.Misconfigured, "NOMAD_TOKEN"},
 		"no such token":     {refuses(403, "ACL token not found"), nil, operate.Misconfigured, "NOMAD_TOKEN"},
 		"no namespace":      {refuses(500, `job "a" is in nonexistent namespace "b"`), nil, operate.Misconfigured, "--namespace or NOMAD_NAMESPACE"},
-		"no region":         {refuses(500, "No path to region"), nil, operate.Misconfigured, "NOMAD_REGION"},
+		"no region":         {refuses(500, "No path to region"), nil, operate.Misconfigured, "--region or NOMAD_REGION"},
 		"something else":    {refuses(500, "No cluster leader"), nil, operate.Other, ""},
 		"nothing of it":     {refuses(404, "job not found"), nil, operate.Other, `"nomad job status"`},
 		"another authority": {secured(tls.NoClientCert), nil, operate.Misconfigured, "NOMAD_CACERT or NOMAD_CAPATH"},
