@@ -84,7 +84,7 @@ func settings(environ []string) []setting {
 		{"insecure-no-auth", "false", "serve other addresses than loopback without a token", boolean(func(c *Config) *bool { return &c.InsecureNoAuth })},
 		{"isolation-attempt", "ns+cgroup", "strongest isolation level to try: none basic landlock uid uid+landlock ns ns+cgroup", setAttempt},
 		{"isolation-require", "landlock", "least isolation to accept: a level and axes, as uid+landlock,net=loopback-only", setRequire},
-		{"network", "on", "on: slots share the container's network without the agent's port; off: loopback only", onOff(func(c *Config) *bool { return &c.Network }, "on", "off")},
+		{"network", "on", "on: slots share the container's network without the agent's port, and may serve on the free ports of others; off: loopback only", onOff(func(c *Config) *bool { return &c.Network }, "on", "off")},
 		{"root", "shared", "shared: the container's files, read-only; private: a root of its own to write to, which vanishes with the slot", onOff(func(c *Config) *bool { return &c.Private }, "private", "shared")},
 		{"hide", "", "absolute path that slots must not see; may be repeated; a file that its owner alone may read is hidden as --token-file is", list(func(c *Config) *[]string { return &c.Hide }, filepath.IsAbs, "an absolute path")},
 		{"home", "", "absolute path of a directory that all slots see and may write to, and that outlives them: for slots of one owner; functions run in it", text(func(c *Config) *string { return &c.Home })},
