@@ -21,8 +21,8 @@ type Exit struct {
 	Outcome   Outcome
 	Code      int           // exit code, or 128+signal as a shell reports it, -1 on timeout
 	Signal    string        // name like "SIGKILL", empty unless a signal ended it
-	Spawn     time.Duration // from the holder's receipt of the request to a running process
-	Duration  time.Duration // from running to exit
+	Spawn     time.Duration // from the holder's receipt of the request until it knows that the process runs
+	Duration  time.Duration // from the making of the process to its exit: no less than its life
 	CPU       time.Duration // user + system of the waited process tree
 	MaxRSS    int64         // bytes, largest of the waited process tree
 	OOMKilled bool

@@ -17,14 +17,25 @@ type Holder struct {
 	conn  *polledConn
 	pid   int
 	pidfd int
+	end   *ending         // nil: of no spawner's
 	gone  <-chan struct{} // closed when the spawner has reaped it
 	done  chan struct{}   // closed when the connection has ended
-	turn  chan struct{}   // holds a token while somebody reads the connection
+
+	stoppable bool // by its slot, which sees it
+
+	turn chan struct{} // holds a token while somebody reads the connection
 
 	mu      sync.Mutex // guards what follows; nothing is awaited under it
 	next    uint64
 	pending map[uint64]chan frame
 	closed  bool
+	killed  bool // by Kill
+}
+
+// ending is what a spawner knows of a holder's end.
+type ending struct {
+	gone   chan struct{}   // closed when it has reaped it, or has ended itself
+	status unix.WaitStatus // valid then; 0 when it has ended itself
 }
 
 func newHolder(conn *polledConn, pid, pidfd int, gone <-chan struct{}) *Holder {
@@ -63,9 +74,15 @@ func (h *Holder) begin(ctx context.Context, p *Plan) error {
 // send ends a holder that takes no more requests: it is stopped, or has let go
 // of its end, which only a hostile one does and lives.
 func (h *Holder) send(k kind, id uint64, body []byte, files ...int) error {
+	if h.stoppable {
+		h.Continue() // its own slot may have stopped it since
+	}
 	err := h.conn.send(k, id, body, files...)
-	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
 		h.Kill()
+	case errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET):
+		h.kill()
 	}
 	if err != nil {
 		return fmt.Errorf("ask holder: %w: %w", ErrGone, err)
@@ -87,10 +104,31 @@ func (h *Holder) Done() <-chan struct{} { return h.done }
 // every process of the slot. It does not wait.
 func (h *Holder) Kill() {
 	h.mu.Lock()
+	h.killed = true
+	h.mu.Unlock()
+	h.kill()
+}
+
+func (h *Holder) kill() {
+	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed {
 		_ = kill(h.pidfd) // it may have ended
 	}
+}
+
+// Slain reports whether a holder that has ended was killed, but not by Kill: by
+// its own slot, which can where it has no pid namespace, or for want of memory.
+// It waits until that is known, or ctx ends.
+func (h *Holder) Slain(ctx context.Context) bool {
+	select {
+	case <-h.gone:
+	case <-ctx.Done():
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.killed && h.end != nil && h.end.status.Signaled() && h.end.status.Signal() == unix.SIGKILL
 }
 
 // Continue wakes a holder that has been stopped: a slot may signal its own
@@ -179,8 +217,8 @@ type Process struct {
 // Exit is the end of a process.
 type Exit struct {
 	Status unix.WaitStatus
-	Spawn  time.Duration // request received to program running, in the holder
-	Run    time.Duration // running to ended, in the holder
+	Spawn  time.Duration // request received to program known to run, in the holder
+	Run    time.Duration // beginning to be made to ended, in the holder: no less than its life
 	CPU    time.Duration // user and system, with waited-for children
 	MaxRSS int64         // bytes
 	Alone  bool          // nothing but kept processes is left behind

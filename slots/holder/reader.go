@@ -85,7 +85,10 @@ func (h *Holder) readUntil(ctx context.Context, answer <-chan frame) {
 			return
 		}
 		if err != nil {
-			h.Kill()
+			if errors.Is(err, errFrame) {
+				h.Kill()
+			}
+			h.kill() // it may have let go of its end, and live
 			close(h.done)
 			return
 		}

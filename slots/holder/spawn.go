@@ -48,6 +48,9 @@ func (s *server) spawn(f frame) {
 	attr.Sys.PidFD = &pidfd
 	s.childless = false
 	s.score.lend(request.Keep)
+	// Before it is made: this thread may have to wait long for its turn once the
+	// process runs, and no time of the process's may go uncounted.
+	started := time.Now()
 	pid, err := syscall.ForkExec(path, request.Argv, attr)
 	s.score.back()
 	if err != nil {
@@ -55,8 +58,7 @@ func (s *server) spawn(f frame) {
 		s.refuse(f.id, &stageError{"exec", fmt.Errorf("%s: %w", path, err)})
 		return
 	}
-	p := &process{id: f.id, pid: pid, pidfd: pidfd, started: time.Now(), output: collected}
-	p.spawn = p.started.Sub(began)
+	p := &process{id: f.id, pid: pid, pidfd: pidfd, started: started, spawn: time.Since(began), output: collected}
 	s.procs[pid] = p
 	if request.Keep {
 		s.kept[p.id] = p

@@ -49,7 +49,7 @@ type Spawner struct {
 	mu      sync.Mutex // guards what follows; nothing is awaited under it
 	next    uint64
 	waiting map[uint64]chan frame
-	gone    map[uint64]chan struct{}
+	gone    map[uint64]*ending
 }
 
 // SpawnerConfig says how to start a spawner.
@@ -85,7 +85,7 @@ func StartSpawner(ctx context.Context, c SpawnerConfig) (*Spawner, error) {
 		conn.Close()
 		return nil, fmt.Errorf("start spawner: %w", err)
 	}
-	s := &Spawner{conn: conn, cmd: cmd, done: make(chan struct{}), waiting: map[uint64]chan frame{}, gone: map[uint64]chan struct{}{}}
+	s := &Spawner{conn: conn, cmd: cmd, done: make(chan struct{}), waiting: map[uint64]chan frame{}, gone: map[uint64]*ending{}}
 	ready := s.expect(0)
 	go s.read()
 	err = conn.send(kindPlan, 0, encode(spawnerSetup{HidePort: c.HidePort}))
@@ -165,8 +165,8 @@ func (s *Spawner) read() {
 		f, err := s.conn.receive()
 		if err != nil {
 			s.mu.Lock()
-			for _, gone := range s.gone {
-				close(gone)
+			for _, end := range s.gone {
+				close(end.gone)
 			}
 			clear(s.gone)
 			s.mu.Unlock()
@@ -174,8 +174,10 @@ func (s *Spawner) read() {
 		}
 		s.mu.Lock()
 		if f.kind == kindGone {
-			if gone := s.gone[f.id]; gone != nil {
-				close(gone)
+			if end := s.gone[f.id]; end != nil {
+				status, _ := strconv.Atoi(string(f.body))
+				end.status = unix.WaitStatus(status) //nolint:gosec // as wait4 gives it
+				close(end.gone)
 				delete(s.gone, f.id)
 			}
 		} else if answer := s.waiting[f.id]; answer != nil {
@@ -200,8 +202,8 @@ func (s *Spawner) Spawn(ctx context.Context, p Plan, before func(pid int) error)
 	s.mu.Lock()
 	s.next++
 	id := s.next
-	gone := make(chan struct{})
-	s.gone[id] = gone
+	end := &ending{gone: make(chan struct{})}
+	s.gone[id] = end
 	s.mu.Unlock()
 	answer := s.expect(id)
 	err = s.conn.send(kindSpawn, id, encode(order{Dir: p.Dir, Namespaces: p.Namespaces, IDs: p.IDs, Files: p.Landlock != nil && p.Landlock.Files}), int(theirs.Fd()))
@@ -224,7 +226,8 @@ func (s *Spawner) Spawn(ctx context.Context, p Plan, before func(pid int) error)
 		conn.Close()
 		return nil, fmt.Errorf("clone holder: %w", errFrame)
 	}
-	h := newHolder(conn, pid, f.files[0], gone)
+	h := newHolder(conn, pid, f.files[0], end.gone)
+	h.end, h.stoppable = end, !p.Namespaces.PID
 	if before != nil {
 		err = before(pid)
 	}
@@ -232,9 +235,9 @@ func (s *Spawner) Spawn(ctx context.Context, p Plan, before func(pid int) error)
 		err = h.begin(ctx, &p)
 	}
 	if err != nil {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), startDeadline)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), startDeadline)
 		defer cancel()
-		return nil, errors.Join(fmt.Errorf("set up holder: %w", err), h.Close(end))
+		return nil, errors.Join(fmt.Errorf("set up holder: %w", err), h.Close(last))
 	}
 	return h, nil
 }

@@ -224,8 +224,8 @@ func (s *Sandbox) once(ctx context.Context, i *instance, j Job) (slots.Exit, Job
 // ended is the answer of a process of its own. The next ones are started behind
 // it, when nothing of the job is left that could meddle with them.
 func (s *Sandbox) ended(i *instance, j Job, exit slots.Exit, state JobState, err error) (slots.Exit, JobState, error) {
-	if errors.Is(err, holder.ErrGone) && i.oomKills() > j.kills {
-		return diedWithHolder(), state, nil
+	if e, own := i.diedWithHolder(i.host.ctx, err, j.kills); own {
+		return e, state, nil
 	}
 	if err != nil {
 		return slots.Exit{}, state, i.translate(err)
@@ -249,7 +249,7 @@ func (p *primed) run(ctx context.Context, j Job, waited bool) (e slots.Exit, tak
 	wait, whole := context.WithCancelCause(ctx)
 	defer whole(nil)
 	defer untilWhole(wait, j.Whole, func() { whole(errWhole) })()
-	exit, err := p.in.await(wait, p.process, s)
+	exit, err := p.in.await(wait, p.process, s, began)
 	if err != nil {
 		return e, result.any.Load(), err
 	}

@@ -23,6 +23,7 @@ import (
 
 var lossExamples = []example{
 	{"S17 a killed holder costs the call, not the files", holderKilled},
+	{"a slot that kills or stops all it can has done it itself", killsAll},
 	{"S18 a stopped holder is replaced", holderStopped},
 	{"a holder that dies in the middle of a reset is no trouble", holderDiesInReset},
 }
@@ -37,16 +38,29 @@ func holderKilled(t *testing.T, x fixture) {
 	output(t, x.s, "echo kept > file")
 	said(t, x, "v=1")
 	run(t, x.s, sandbox.Command{Argv: []string{"bash"}, Script: []byte("echo from a script")})
-	type ending struct{ run, shell error }
+	type ending struct {
+		exit slots.Exit
+		err  error
+	}
 	ended := make(chan ending, 1)
 	go func() {
-		_, _, _, err := try(x.s, script("sleep "+m), 20*time.Second)
-		ended <- ending{run: err}
+		_, _, exit, err := try(x.s, script("sleep "+m), 20*time.Second)
+		ended <- ending{exit, err}
 	}()
 	requireAlive(t, m)
 	before := x.s.HolderPID()
 	killHolder(t, x, unix.SIGKILL)
-	assert.Equal(t, slots.KindSlotLost, kindOf(t, (<-ended).run))
+	assertDied := func(e ending) {
+		if x.level >= slots.LevelNS {
+			assert.Equal(t, slots.KindSlotLost, kindOf(t, e.err))
+			return
+		}
+		// A process of the slot may have done it.
+		require.NoError(t, e.err)
+		assert.Equal(t, slots.OutcomeSignaled, e.exit.Outcome)
+		assert.Equal(t, 137, e.exit.Code)
+	}
+	assertDied(<-ended)
 	var calls sync.WaitGroup
 	for range 4 { // all of them wait for one replacement
 		calls.Go(func() {
@@ -65,14 +79,43 @@ func holderKilled(t *testing.T, x fixture) {
 	assert.Equal(t, "from a script\n", out)
 
 	go func() {
-		_, _, err := x.s.Shell(context.Background(), sandbox.ShellCommand{Command: "sleep " + m})
-		ended <- ending{shell: err}
+		exit, _, err := x.s.Shell(context.Background(), sandbox.ShellCommand{Command: "sleep " + m})
+		ended <- ending{exit, err}
 	}()
 	requireAlive(t, m)
 	killHolder(t, x, unix.SIGKILL)
-	assert.Equal(t, slots.KindSlotLost, kindOf(t, (<-ended).shell))
+	assertDied(<-ended)
 	requireGone(t, m)
 	assert.Equal(t, "fine\n", said(t, x, "echo fine"))
+}
+
+// killsAll has a slot signal whatever it may. As root that would be the machine.
+func killsAll(t *testing.T, x fixture) {
+	if x.level < slots.LevelUID {
+		t.Skip("its processes may signal those of others")
+	}
+	m := marker()
+	output(t, x.s, "echo kept > file")
+	_, _, exit := bash(t, x.s, "sleep "+m+" & kill -9 -1; echo over") // it spares who calls it
+	if x.level < slots.LevelNS {
+		assert.Equal(t, slots.OutcomeSignaled, exit.Outcome)
+		assert.Equal(t, 137, exit.Code)
+	} else {
+		assert.Equal(t, slots.OutcomeExited, exit.Outcome)
+	}
+	requireGone(t, m)
+	assert.Equal(t, "kept\n", output(t, x.s, "cat file"))
+	_, _, exit, err := try(x.s, script("kill -9 -1 $$; sleep "+m), 20*time.Second)
+	require.NoError(t, err)
+	assert.Equal(t, slots.OutcomeSignaled, exit.Outcome)
+	_, _, exit, _ = shell(t, x, "kill -9 -1; echo over", 20*time.Second)
+	assert.NotEqual(t, slots.OutcomeTimedOut, exit.Outcome)
+	assert.Equal(t, "kept\n", said(t, x, "cat file"))
+
+	shell(t, x, "kill -STOP -1; echo over", 20*time.Second)
+	_, _, exit = bash(t, x.s, "echo ran >> ran")
+	assert.Equal(t, slots.OutcomeExited, exit.Outcome, "it does not wait for a holder that is stopped")
+	assert.Equal(t, "ran\n", output(t, x.s, "cat ran"))
 }
 
 func holderStopped(t *testing.T, x fixture) {
@@ -81,6 +124,11 @@ func holderStopped(t *testing.T, x fixture) {
 	}
 	output(t, x.s, "echo kept > file")
 	killHolder(t, x, unix.SIGSTOP)
+	if x.level < slots.LevelNS {
+		// The slot can have done it, and is helped out of it.
+		assert.Equal(t, "kept\n", output(t, x.s, "cat file"))
+		return
+	}
 	began := time.Now()
 	_, _, exit, err := try(x.s, script("true"), 100*time.Millisecond)
 	if err == nil {

@@ -42,14 +42,15 @@ func (i *instance) run(ctx context.Context, c Command) (slots.Exit, error) {
 		return slots.Exit{}, err
 	}
 	request.Keep = c.Background
+	began := time.Now()
 	p, err := i.holder.Start(request)
 	streams.passed()
 	if err != nil {
 		return slots.Exit{}, i.translate(err)
 	}
-	exit, err := i.await(ctx, p, streams)
-	if errors.Is(err, holder.ErrGone) && i.oomKills() > kills {
-		return diedWithHolder(), nil
+	exit, err := i.await(ctx, p, streams, began)
+	if e, own := i.diedWithHolder(ctx, err, kills); own {
+		return e, nil
 	}
 	if err != nil {
 		return slots.Exit{}, i.translate(err)
@@ -69,11 +70,25 @@ func wanted(ctx context.Context) error {
 	return slots.Errorf(slots.KindInterrupted, "cancelled before it started: %w", context.Cause(ctx)).WithExecuted(slots.ExecutedNever)
 }
 
-// diedWithHolder is the ending of a command whose holder the kernel killed for
-// want of memory: among many small processes it was the largest, and what they
-// took is the command's doing.
-func diedWithHolder() slots.Exit {
-	return slots.Exit{Outcome: slots.OutcomeOOMKilled, Code: 128 + int(unix.SIGKILL), Signal: "SIGKILL", OOMKilled: true}
+// diedWithHolder is the ending of a command whose holder was killed by the
+// slot's own doing: by the kernel for want of memory, since among many small
+// processes it was the largest, or by a process of the slot that may. err is
+// what the command's wait has come to, kills are the OOM kills before it.
+func (i *instance) diedWithHolder(ctx context.Context, err error, kills int64) (e slots.Exit, own bool) {
+	if !errors.Is(err, holder.ErrGone) {
+		return e, false
+	}
+	e = slots.Exit{Outcome: slots.OutcomeSignaled, Code: 128 + int(unix.SIGKILL), Signal: "SIGKILL"}
+	if i.oomKills() > kills {
+		e.Outcome, e.OOMKilled = slots.OutcomeOOMKilled, true
+		return e, true
+	}
+	if i.how.namespaces {
+		return e, false // no process of the slot can kill it
+	}
+	known, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDeadline)
+	defer cancel()
+	return e, i.holder.Slain(known)
 }
 
 // withLimits adds to an ending what is known of memory and disk. A command that
@@ -106,9 +121,9 @@ func (i *instance) confinement(c Command) ([]string, error) {
 }
 
 // await waits for the command's own process, and ends it when ctx ends.
-func (i *instance) await(ctx context.Context, p *holder.Process, s *streams) (holder.Exit, error) {
+func (i *instance) await(ctx context.Context, p *holder.Process, s *streams, began time.Time) (holder.Exit, error) {
 	if s.status != nil {
-		if exit, ok := s.awaitStatus(ctx); ok {
+		if exit, ok := s.awaitStatus(ctx, began); ok {
 			p.Abandon()
 			return exit, nil
 		}
@@ -363,13 +378,13 @@ func (s *streams) begin(write int, in io.Reader) {
 
 const pipeSize = 64 << 10
 
-// awaitStatus waits for the report of a command that stays.
-func (s *streams) awaitStatus(ctx context.Context) (holder.Exit, bool) {
+// awaitStatus waits for the report of a command that stays and was asked for at
+// began.
+func (s *streams) awaitStatus(ctx context.Context, began time.Time) (holder.Exit, bool) {
 	stop := context.AfterFunc(ctx, func() {
 		s.status.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // of our own pipe
 	})
 	defer stop()
-	began := time.Now()
 	var b [4]byte
 	if _, err := io.ReadFull(s.status, b[:]); err != nil {
 		return holder.Exit{}, false // killed, or failed to start: its own end tells

@@ -89,6 +89,10 @@ func (s *Sandbox) Shell(ctx context.Context, c ShellCommand) (exit slots.Exit, s
 	defer func() { tellDisk(&exit, stop()) }()
 	kills := i.oomKills()
 	exit, err = sh.run(ctx, c)
+	if e, own := i.diedWithHolder(ctx, err, kills); own {
+		exit, err = e, nil
+		<-sh.ended // with its holder
+	}
 	if err != nil {
 		return slots.Exit{}, state, i.translate(err)
 	}
