@@ -291,15 +291,18 @@ func (t *target) send(ctx context.Context, method, path string, body, v any) (co
 	return answer.StatusCode, nil
 }
 
-// Write writes the report as a table.
+// Write writes the report as a table, in one piece: a tabwriter writes cell by
+// cell, and into a log that others share their lines would come between.
 func (r Report) Write(out io.Writer) error {
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "\tper second\tp50\tp90\tp99\tslowest\t\n")
 	fmt.Fprintf(w, "%d at once\t%.0f\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t\n", r.Workers, r.PerSecond, r.P50MS, r.P90MS, r.P99MS, r.SlowestMS)
 	fmt.Fprintf(w, "fork and exec here\t%.0f\t%.2f ms\t\t%.2f ms\t\t\n", r.FloorPerSecond, r.FloorP50MS, r.FloorP99MS)
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\n%.2f × the rate of fork and exec; first calls p50 %.2f ms; %d of %d failed\n", r.OfFloor, r.FirstP50MS, r.Failed, r.Calls)
+	fmt.Fprintf(&text, "\n%.2f × the rate of fork and exec; first calls p50 %.2f ms; %d of %d failed\n", r.OfFloor, r.FirstP50MS, r.Failed, r.Calls)
+	_, err := out.Write(text.Bytes())
 	return err
 }

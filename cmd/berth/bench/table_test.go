@@ -82,3 +82,18 @@ func TestEveryRowHasABarForEachOfItsValues(t *testing.T) {
 	}
 	assert.Len(t, names, 11+3+4+6)
 }
+
+// writes keeps what comes of each write.
+type writes []string
+
+func (w *writes) Write(p []byte) (int, error) {
+	*w = append(*w, string(p))
+	return len(p), nil
+}
+
+func TestAReportIsWrittenInOnePiece(t *testing.T) {
+	var got writes
+	require.NoError(t, Report{Workers: 8, PerSecond: 100}.Write(&got))
+	require.Len(t, got, 1, "whose log this is may have other writers")
+	assert.Regexp(t, `(?s)per second.*\n +8 at once +100 .*\n0\.00 × the rate`, got[0])
+}
