@@ -109,15 +109,23 @@ func (a *Agent) Within(t testing.TB, what string, took, bar time.Duration) {
 		w.own = append(w.own, bound{what, took, bar})
 		return
 	}
-	bar += slower * a.Calm(t, "slot_1")
-	assert.LessOrEqual(t, took, bar, what)
+	limit := bar + slower*a.calm(t, "slot_1", 1)
+	if took > limit { // as a watch does: the machine may have been slow just before
+		limit = max(limit, bar+slower*a.calm(t, "slot_1", 10))
+	}
+	assert.LessOrEqual(t, took, limit, what)
 }
 
 // Calm is how long a call of a slot's takes now, at the worst of a few.
 func (a *Agent) Calm(t testing.TB, slot string) time.Duration {
 	t.Helper()
+	return a.calm(t, slot, 1)
+}
+
+func (a *Agent) calm(t testing.TB, slot string, times int) time.Duration {
+	t.Helper()
 	w := &watch{a: a, b: Bounds{Neighbour: slot}}
-	s := w.calm(1)
+	s := w.calm(times)
 	require.Empty(t, s.problems, "without an attack")
 	return s.calls.p99()
 }

@@ -152,9 +152,10 @@ for n in range(150):
     if os.fork() == 0:
         lo = n * (520 << 20) // 150
         for i in range(lo, lo + (520 << 20) // 150, 4096): m[i] = 1
-        os.execv("/bin/sleep", ["sleep", "30"])
+        os.execv("/bin/sleep", ["sleep", "60"])
+while not os.WIFSIGNALED(os.wait()[1]): pass # however long filling the memory takes here
 time.sleep(2)
-`}, 10)
+`}, 40)
 	require.NoError(t, err, "a command that ran out of memory is no fault of ours")
 	assert.True(t, r.Metadata.OOMKilled, "%+v", r)
 	s.works(t)
