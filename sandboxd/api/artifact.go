@@ -95,7 +95,8 @@ type ArchiveAnswer struct {
 	Truncated  bool   `json:"truncated"` // entries beyond max_entries were left out
 	// OmittedCount is how many files were left out, because no archive holds
 	// their kind or the slot may not read them; Omitted names the first ones.
-	OmittedCount int        `json:"omitted_count"`
+	// It is absent when Truncated: what comes later was not looked at.
+	OmittedCount *int       `json:"omitted_count,omitempty"`
 	Omitted      []Omission `json:"omitted,omitempty"`
 }
 

@@ -129,10 +129,14 @@ func (s *Server) archiveArtifacts(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	count := &reply.Count
+	if reply.Truncated {
+		count = nil
+	}
 	return s.answer(c, http.StatusOK, api.ArchiveAnswer{
 		Success: true, Content: out.Bytes(), Encoding: api.EncodingBase64, Format: api.FormatTarGz,
 		Bytes: int64(out.Len()), EntryCount: reply.EntryCount, Truncated: reply.Truncated,
-		OmittedCount: reply.Count, Omitted: omissions(reply.Omissions),
+		OmittedCount: count, Omitted: omissions(reply.Omissions),
 	})
 }
 

@@ -173,6 +173,7 @@ func TestListTellsKindsAndExactTruncation(t *testing.T) {
 func TestArchivesAreBoundedAndSayBy(t *testing.T) {
 	c := start(t, Config{Token: testToken})
 	c.file(t, "a", "1")
+	c.file(t, "b", "2")
 	var got struct {
 		Success          bool
 		Content          []byte
@@ -186,7 +187,11 @@ func TestArchivesAreBoundedAndSayBy(t *testing.T) {
 	assert.Equal(t, "base64", got.Encoding)
 	assert.Equal(t, "tar.gz", got.Format)
 	assert.Len(t, got.Content, got.Bytes)
-	assert.Positive(t, got.EntryCount)
+	assert.Greater(t, got.EntryCount, 1)
+	assert.Contains(t, a.body, `"truncated":false,"omitted_count":0`)
+
+	a = c.ask(t, http.MethodPost, "/artifacts/archive", `{"slot_id":"slot_0","max_entries":1}`)
+	assert.Contains(t, a.body, `"entry_count":1,"truncated":true}`, "nobody has counted the others")
 
 	a = c.ask(t, http.MethodPost, "/artifacts/archive", `{"slot_id":"slot_0","max_bytes":10}`)
 	assert.Equal(t, 413, a.code)
