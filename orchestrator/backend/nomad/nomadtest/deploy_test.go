@@ -62,4 +62,32 @@ func TestBerthDeploysOtherSlotsAndNoFewerContainers(t *testing.T) {
 	assert.Contains(t, said, "runs 2 containers")
 	assert.Equal(t, before, *pool().Version, "nothing was registered")
 	assert.Equal(t, 2, *pool().TaskGroups[0].Count)
+
+	// An upgrade that no machine has room for.
+	said, status = berth(t, a, "deploy", "sandboxd", "--memory", "9999999")
+	assert.Equal(t, 1, status, said)
+	assert.Contains(t, said, `there is no room for its next version`)
+	assert.Contains(t, said, `Dimension "memory" exhausted`)
+	assert.Equal(t, before, *pool().Version, "nothing was registered")
+	said, status = berth(t, a, "deploy", "sandboxd", "--memory", "9999999", "--force", "--timeout", "2s")
+	assert.Equal(t, 1, status, said)
+	deployment, _, err := a.Client.Jobs().LatestDeployment("berth-default", nil)
+	require.NoError(t, err)
+	ends := "nomad deployment fail " + deployment.ID[:8]
+	assert.Contains(t, said, "unless `"+ends+"` ends it")
+	said, _ = berth(t, a, "status", "--json=false")
+	assert.Contains(t, said, "for room for 1 of 1 canaries")
+	assert.Contains(t, said, "`"+ends+"` ends it")
+	_, _, err = a.Client.Deployments().Fail(deployment.ID, nil)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return *pool().TaskGroups[0].Tasks[0].Resources.MemoryMB == 128
+	}, patience, 50*time.Millisecond, "it is as it was")
+
+	// A program that says why it does not start.
+	said, status = berth(t, a, "deploy", "sandboxd", "--job", "berth-other", "--driver", "raw_exec", "--sandboxd", "/bin/ls", "--count", "1",
+		"--cpu", "50", "--memory", "32", "--disk", "50", "--timeout", "20s")
+	assert.Equal(t, 1, status, said)
+	assert.Contains(t, said, "(it said last: ")
+	assert.Contains(t, said, "nomad alloc logs -stderr")
 }

@@ -92,5 +92,6 @@ func TestBerthSaysWhatMendsAnErrorOfNomads(t *testing.T) {
 	a.Kill()
 	_ = cmd.Wait() // the status tells
 	assert.Equal(t, 69, cmd.ProcessState.ExitCode(), "%s", said)
-	assert.Contains(t, said.String(), `it goes on all the same; "berth nomad status --job berth-default" says how far it is`)
+	assert.Contains(t, said.String(), "it goes on all the same, unless `nomad deployment fail ")
+	assert.Contains(t, said.String(), "` ends it; \"berth nomad status --job berth-default\" says how far it is")
 }
