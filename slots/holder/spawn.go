@@ -1,6 +1,7 @@
 package holder
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -52,10 +53,13 @@ func (s *server) spawn(f frame) {
 	// process runs, and no time of the process's may go uncounted.
 	started := time.Now()
 	pid, err := syscall.ForkExec(path, request.Argv, attr)
+	if errors.Is(err, unix.EACCES) && s.reopenWorkspace() {
+		pid, err = syscall.ForkExec(path, request.Argv, attr)
+	}
 	s.score.back()
 	if err != nil {
 		collected.close()
-		s.refuse(f.id, &stageError{"exec", fmt.Errorf("%s: %w", path, err)})
+		s.refuse(f.id, notStarted(path, attr.Dir, err))
 		return
 	}
 	p := &process{id: f.id, pid: pid, pidfd: pidfd, started: started, spawn: time.Since(began), output: collected}
@@ -63,6 +67,26 @@ func (s *server) spawn(f frame) {
 	if request.Keep {
 		s.kept[p.id] = p
 	}
+}
+
+// reopenWorkspace gives the owner back what a command has taken from the
+// workspace: where every command begins, none could undo it. It reports whether
+// there was anything.
+func (s *server) reopenWorkspace() bool {
+	var st unix.Stat_t
+	if err := unix.Stat(s.plan.Workspace, &st); err != nil || st.Mode&unix.S_IRWXU == unix.S_IRWXU {
+		return false
+	}
+	return unix.Chmod(s.plan.Workspace, st.Mode&0o7777|unix.S_IRWXU) == nil
+}
+
+// notStarted tells a directory that cannot be entered from a program that cannot
+// be run: exec reports both by the same error numbers.
+func notStarted(path, dir string, err error) error {
+	if errors.Is(err, unix.EACCES) && unix.Access(dir, unix.X_OK) != nil {
+		return &stageError{"cwd", &os.PathError{Op: "chdir", Path: dir, Err: err}}
+	}
+	return &stageError{"exec", fmt.Errorf("%s: %w", path, err)}
 }
 
 func (s *server) refuse(id uint64, err error) {
@@ -103,7 +127,11 @@ func (s *server) prepare(request *spawnRequest, files []int) (path string, attr 
 		attr.Dir = s.inView(request.Cwd)
 		// Asked ahead, because exec reports a bad directory and a bad program
 		// by the same error numbers.
-		if st, err := os.Stat(attr.Dir); err != nil {
+		st, err := os.Stat(attr.Dir)
+		if errors.Is(err, unix.EACCES) && s.reopenWorkspace() {
+			st, err = os.Stat(attr.Dir)
+		}
+		if err != nil {
 			return "", nil, &stageError{"cwd", err}
 		} else if !st.IsDir() {
 			return "", nil, &stageError{"cwd", &os.PathError{Op: "chdir", Path: attr.Dir, Err: syscall.ENOTDIR}}

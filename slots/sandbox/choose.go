@@ -83,7 +83,7 @@ func (h *Host) try(ctx context.Context, m mechanism) (slots.Axes, []string, erro
 	h.attacks = results
 	axes, weak := probe.Judge(m.axes(h), results, m.namespaces)
 	if m.files && !m.ids {
-		weak = append(weak, "slots share a uid: modes, attributes and path sockets of a neighbour's files are not held apart")
+		weak = append(weak, "slots share a uid: modes, attributes and path sockets of a neighbour's files, and of the agent's, are not held apart")
 	}
 	return axes, weak, nil
 }

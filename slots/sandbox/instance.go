@@ -53,6 +53,7 @@ type origin struct {
 // makeInstance makes one with what it begins with.
 func (h *Host) makeInstance(ctx context.Context, m mechanism, o origin) (*instance, error) {
 	from := o.from
+	h.reopen(m)
 	h.mu.Lock()
 	h.next++
 	i := &instance{host: h, how: m, work: o.work, name: fmt.Sprintf("%d-%s-%d", os.Getpid(), h.opened, h.next), born: time.Now()}
@@ -84,6 +85,14 @@ func (h *Host) makeInstance(ctx context.Context, m mechanism, o origin) (*instan
 		return nil, errors.Join(err, i.dispose(clean))
 	}
 	return i, nil
+}
+
+// reopen mends the way to the slots' files, which a slot can close where it runs
+// as the agent's own uid and sees the agent's files.
+func (h *Host) reopen(m mechanism) {
+	if !m.ids && !m.namespaces {
+		h.layout.reopen()
+	}
 }
 
 // place is where the instance's files are, relative to the data directory.

@@ -37,10 +37,7 @@ func (l layout) prepare(exe string) error {
 	if err := os.MkdirAll(l.dir, 0o711); err != nil {
 		return fmt.Errorf("make data directory: %w", err)
 	}
-	for _, d := range []struct {
-		name string
-		mode os.FileMode
-	}{{"", 0o711}, {"live", 0o711}, {"slots", 0o711}, {"kept", 0o700}, {"trash", 0o700}, {"view", 0o711}, {"root", 0o755}, {environmentsDir, 0o711}} {
+	for _, d := range layoutDirs {
 		at := l.path(d.name)
 		if err := os.MkdirAll(at, d.mode); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
@@ -56,6 +53,23 @@ func (l layout) prepare(exe string) error {
 		return fmt.Errorf("provide agent binary: %w", err)
 	}
 	return l.provideAccounts()
+}
+
+// layoutDirs are the directories with their modes, each after the one it is in.
+var layoutDirs = []struct {
+	name string
+	mode os.FileMode
+}{{"", 0o711}, {"live", 0o711}, {"slots", 0o711}, {"kept", 0o700}, {"trash", 0o700}, {"view", 0o711}, {"root", 0o755}, {environmentsDir, 0o711}}
+
+// reopen gives the directories the modes back that a slot of the agent's own
+// uid can take from them: without them no slot has any files.
+func (l layout) reopen() {
+	for _, d := range layoutDirs {
+		at := l.path(d.name)
+		if st, err := os.Stat(at); err == nil && st.Mode().Perm() != d.mode {
+			_ = os.Chmod(at, d.mode) // what needs it says so
+		}
+	}
 }
 
 // discard moves an instance's files out of the way: constant time, whatever

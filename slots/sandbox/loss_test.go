@@ -24,6 +24,7 @@ import (
 var lossExamples = []example{
 	{"S17 a killed holder costs the call, not the files", holderKilled},
 	{"a slot that kills or stops all it can has done it itself", killsAll},
+	{"a workspace that a command has closed is open for the next", closedWorkspace},
 	{"S18 a stopped holder is replaced", holderStopped},
 	{"a holder that dies in the middle of a reset is no trouble", holderDiesInReset},
 }
@@ -87,6 +88,27 @@ func holderKilled(t *testing.T, x fixture) {
 	assertDied(<-ended)
 	requireGone(t, m)
 	assert.Equal(t, "fine\n", said(t, x, "echo fine"))
+}
+
+func closedWorkspace(t *testing.T, x fixture) {
+	said(t, x, "v=1")
+	output(t, x.s, "mkdir sub; echo kept > file; chmod 000 .")
+	assert.Equal(t, "kept\n", output(t, x.s, "cat file"))
+	if x.level > slots.LevelNone { // root enters it as it is
+		assert.Equal(t, "drwx------\n", output(t, x.s, "stat -c %A ."), "no more than that is given back")
+	}
+	output(t, x.s, "chmod 000 .")
+	stdout, _, exit := run(t, x.s, sandbox.Command{Argv: []string{"bash", "-c", "pwd"}, Cwd: "sub"})
+	assert.Equal(t, 0, exit.Code)
+	assert.Equal(t, "/sub\n", stdout[max(0, len(stdout)-5):])
+	said(t, x, "chmod 000 .; exit") // the next one begins there too
+	assert.Equal(t, "kept\n", said(t, x, "cat file"))
+	output(t, x.s, "chmod 755 . && chmod 000 sub")
+	_, _, _, err := try(x.s, sandbox.Command{Argv: []string{"bash", "-c", "pwd"}, Cwd: "sub"}, 20*time.Second)
+	if err != nil { // no capability enters it
+		assert.Equal(t, slots.KindBadRequest, kindOf(t, err))
+		assert.Contains(t, err.Error(), "working directory")
+	}
 }
 
 // killsAll has a slot signal whatever it may. As root that would be the machine.
@@ -323,5 +345,27 @@ func TestClosingLeavesNothingBehind(t *testing.T) {
 			left, _ := exec.Command("find", "/sys/fs/cgroup", "-maxdepth", "6", "-type", "d", "-name", fmt.Sprintf("slot-%d-*", os.Getpid())).Output()
 			assert.Empty(t, string(left))
 		})
+	}
+}
+
+func TestASlotThatClosesTheDataDirectoryClosesNobodysFiles(t *testing.T) {
+	h := openHost(t, atLevel(slots.LevelLandlock))
+	if got := h.Isolation().Level; got != slots.LevelLandlock {
+		t.Skipf("needs isolation level landlock: this machine gives %s", got)
+	}
+	assert.Contains(t, strings.Join(h.Isolation().Weak, "; "), "and of the agent's")
+	attacker, neighbour := open(t, h, "slot_0"), open(t, h, "slot_1")
+	x := fixture{h, neighbour, slots.LevelLandlock}
+	output(t, neighbour, "echo kept > file")
+	for range 2 {
+		_, _, exit := bash(t, attacker, "at=${PWD%/live/*}; chmod 000 $at/live $at/view $at")
+		require.Equal(t, 0, exit.Code)
+		assert.Equal(t, "kept\n", output(t, neighbour, "cat file"))
+		assert.Equal(t, "kept\n", said(t, x, "cat file"))
+		bash(t, attacker, "at=${PWD%/live/*}; chmod 000 $at/trash $at/slots $at/live $at")
+		receipt, err := neighbour.Reset(t.Context())
+		require.NoError(t, err)
+		assert.True(t, receipt.Clean)
+		output(t, neighbour, "echo kept > file")
 	}
 }

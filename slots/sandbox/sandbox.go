@@ -95,6 +95,7 @@ func (s *Sandbox) Generation() uint64 {
 func (s *Sandbox) live(ctx context.Context) (*instance, error) {
 	s.mu.Lock()
 	i, closed, revival := s.current, s.closed, s.revival
+	i.host.reopen(i.how)
 	if closed {
 		s.mu.Unlock()
 		return nil, slots.Errorf(slots.KindSlotLost, "the slot is closed").WithExecuted(slots.ExecutedNever)
