@@ -68,7 +68,9 @@ func lookForTokens(t *testing.T, level slots.Level, user int) {
 	look := func(slot string) {
 		t.Helper()
 		seen := a.Bash(t, slot, "cd "+home+"; grep -rs token .; cat plain.txt plain/token mounted/metrics mounted/..{data,1,2}/metrics else/key; true", 60).Output
-		assert.Contains(t, seen, "token of nobody", "the place itself is seen")
+		if filepath.Dir(home) == "/opt" { // or where slots see nothing at all
+			assert.Contains(t, seen, "token of nobody", "the place itself is seen")
+		}
 		assert.NotContains(t, seen, token)
 	}
 	look("slot_0")
