@@ -151,6 +151,7 @@ func (c *Config) check() error {
 	if c.DataDir, err = filepath.Abs(c.DataDir); err != nil {
 		return fmt.Errorf("data-dir: %w", err)
 	}
+	c.DataDir = withoutLinks(c.DataDir)
 	for _, path := range []*string{&c.TokenFile, &c.MetricsTokenFile} {
 		if *path == "" {
 			continue
@@ -181,6 +182,18 @@ func (c *Config) check() error {
 		c.DefaultTimeout = c.MaxTimeout
 	}
 	return nil
+}
+
+// withoutLinks is where path leads, of which the end may not be there yet: what
+// hides it from slots goes by the names that the kernel knows.
+func withoutLinks(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	if parent := filepath.Dir(path); parent != path {
+		return filepath.Join(withoutLinks(parent), filepath.Base(path))
+	}
+	return path
 }
 
 // tokenFiles are the paths of those that there are.

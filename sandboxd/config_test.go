@@ -3,6 +3,8 @@ package sandboxd
 import (
 	"bytes"
 	"math"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -181,5 +183,17 @@ func TestAHomeThatCannotBeIsRefused(t *testing.T) {
 		_, err := parse(args)
 		require.ErrorIs(t, err, ErrUsage, want)
 		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestADataDirectoryIsWhereItsLinksLead(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "real"), 0o700))
+	require.NoError(t, os.Symlink("real", filepath.Join(dir, "link")))
+	for given, want := range map[string]string{"link": "real", "link/not/yet": "real/not/yet", "real": "real", "none/at/all": "none/at/all"} {
+		c, err := parse([]string{"--data-dir", filepath.Join(dir, given)})
+		require.NoError(t, err)
+		assert.Equal(t, filepath.Join(dir, want), c.DataDir, given)
 	}
 }
