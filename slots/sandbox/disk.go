@@ -218,18 +218,24 @@ func (i *instance) visible(ctx context.Context) (bytes, files int64, err error) 
 }
 
 // usage is visible and what processes of the slot hold open after they have
-// deleted it. The holder tells, where it can tell them from a neighbour's; it
-// is untrusted, and can but raise the count.
+// deleted it. Where a holder can tell them from a neighbour's it tells; it is
+// untrusted, and can but raise the count. Without namespaces and users of their
+// own, where it may not look, the names that the files had tell whose they are.
 func (i *instance) usage(ctx context.Context) (bytes, files int64, err error) {
 	bytes, files, err = i.visible(ctx)
-	alone := i.how.namespaces && i.how.proc == "fresh" || i.how.ids && !i.how.namespaces
-	if err != nil || !alone {
+	if err != nil {
 		return bytes, files, err
 	}
 	ask, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	var hidden workspace.DeletedReply
-	if err := i.holder.Do(ask, "deleted", workspace.DeletedArgs{}, &hidden, nil, nil); err == nil {
+	switch {
+	case !i.how.namespaces && !i.how.ids:
+		hidden, err = workspace.DeletedBelow(ask, i.dir())
+	case i.how.ids && !i.how.namespaces || i.how.proc == "fresh":
+		err = i.holder.Do(ask, "deleted", workspace.DeletedArgs{}, &hidden, nil, nil)
+	}
+	if err == nil {
 		bytes, files = bytes+max(0, hidden.Bytes), files+max(0, hidden.Files)
 	}
 	return bytes, files, nil

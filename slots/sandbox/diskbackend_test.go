@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -305,7 +306,7 @@ func TestASlotCannotLeaveItsProject(t *testing.T) {
 }
 
 func TestTheWatcherSeesFilesThatAreDeletedAndOpen(t *testing.T) {
-	for _, l := range []slots.Level{slots.LevelUIDLandlock, slots.LevelNS} {
+	for _, l := range []slots.Level{slots.LevelLandlock, slots.LevelUIDLandlock, slots.LevelNS} {
 		if reachable(l) != l {
 			continue
 		}
@@ -323,6 +324,48 @@ func TestTheWatcherSeesFilesThatAreDeletedAndOpen(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, slots.OutcomeDiskLimited, exit.Outcome)
 			assert.Equal(t, "tidied\n", output(t, s, "sleep 0.5; echo tidied"), "with the process its file has gone")
+		})
+	}
+}
+
+func TestAtLandlockTheWatcherLeavesANeighboursDeletedFilesToIt(t *testing.T) {
+	h := openHost(t, func(c *sandbox.Config) {
+		atLevel(slots.LevelLandlock)(c)
+		c.Disk, c.Limits.DiskBytes = sandbox.DiskWatcher, diskBytes
+	})
+	s, neighbour := open(t, h, "slot_0"), open(t, h, "slot_1")
+	m := marker()
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	wait.Go(func() {
+		neighbour.Run(ctx, script("exec 9> hidden; rm hidden; head -c 7M /dev/zero >&9; sleep "+m)) //nolint:errcheck // cancelled
+	})
+	requireAlive(t, m)
+	assert.Equal(t, "fits\n", output(t, s, "head -c 6M /dev/zero > f; sleep 1; head -c 1M /dev/zero >> f; sleep 1; echo fits"))
+}
+
+func TestTheWatcherReadsDirectoriesAgainstTheirModes(t *testing.T) {
+	if os.Geteuid() == 0 { // whom no mode keeps out
+		out, err := reexec(t, nobody, nil, "-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		assert.Contains(t, string(out), "--- PASS: "+t.Name())
+		return
+	}
+	for _, mode := range []string{"000", "400", "300"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			h := openHost(t, func(c *sandbox.Config) {
+				atLevel(slots.LevelLandlock)(c)
+				c.Disk, c.Limits.DiskBytes = sandbox.DiskWatcher, diskBytes
+			})
+			s := open(t, h, "slot_0")
+			_, _, exit, err := try(s, script("mkdir -p d/e; exec 9> d/e/f; chmod "+mode+" d/e d; head -c 20M /dev/zero >&9; sleep 300"), 2*time.Minute)
+			require.NoError(t, err)
+			assert.Equal(t, slots.OutcomeDiskLimited, exit.Outcome)
+			assert.Equal(t, strings.TrimLeft(mode, "0"), strings.TrimLeft(strings.TrimSpace(output(t, s, "stat -c %a d")), "0"), "as it was")
+			assert.Equal(t, strings.TrimLeft(mode, "0"), strings.TrimLeft(strings.TrimSpace(output(t, s, "chmod 700 d; stat -c %a d/e")), "0"), "as it was")
 		})
 	}
 }
