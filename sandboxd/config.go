@@ -187,8 +187,8 @@ func (c *Config) check() error {
 // withoutLinks is where path leads, of which the end may not be there yet: what
 // hides it from slots goes by the names that the kernel knows.
 func withoutLinks(path string) string {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		return real
+	if at, err := filepath.EvalSymlinks(path); err == nil {
+		return at
 	}
 	if parent := filepath.Dir(path); parent != path {
 		return filepath.Join(withoutLinks(parent), filepath.Base(path))

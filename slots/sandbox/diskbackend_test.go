@@ -340,7 +340,7 @@ func TestAtLandlockTheWatcherLeavesANeighboursDeletedFilesToIt(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	wait.Go(func() {
-		neighbour.Run(ctx, script("exec 9> hidden; rm hidden; head -c 7M /dev/zero >&9; sleep "+m)) //nolint:errcheck // cancelled
+		neighbour.Run(ctx, script("exec 9> hidden; rm hidden; head -c 7M /dev/zero >&9; sleep "+m))
 	})
 	requireAlive(t, m)
 	assert.Equal(t, "fits\n", output(t, s, "head -c 6M /dev/zero > f; sleep 1; head -c 1M /dev/zero >> f; sleep 1; echo fits"))
