@@ -36,7 +36,7 @@ const (
 const (
 	MetaTemplate = "berth_template" // name of the template
 	MetaSpec     = "berth_spec"     // what the orchestrator asked for, to know its job again
-	MetaEnv      = "berth_env"      // names the version of the slots' environment
+	MetaEnv      = "berth_env"      // names the version that the slots' environment had when the job was registered
 )
 
 // Template is what the job of a pool is made of. Zero fields but Job mean the

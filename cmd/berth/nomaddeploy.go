@@ -34,7 +34,11 @@ flag nor setting: changes of a job that were made by hand are lost.
 
 An orchestrator registers the job of its pool when it needs a container and the
 job has other slots or another isolation than its own settings say. So it is
-told of those first, by a deploy of the orchestrator, then the pool is changed.`
+told of those first, by a deploy of the orchestrator, then the pool is changed.
+The environment of slots is for containers that are started from then on.`
+
+// environmentLater is said when slots are given another environment.
+const environmentLater = "containers that are started from now on have this environment, those that run keep theirs: `berth drain --recycle CONTAINER` replaces one when its leases have ended"
 
 // operator asks the Nomad of the environment.
 func operator(t jobs.Template) (*operate.Operator, error) {
@@ -264,6 +268,9 @@ that is not fails with Nomad's own words.
 		}
 		if asks := j.template.KillTimeout(); args[0] != "prepull" && asks > jobs.ClientsAllow {
 			a.progress("a container that is stopped is to have %v: clients kill it after %v, unless their max_kill_timeout allows that", asks, jobs.ClientsAllow)
+		}
+		if j.index > 0 && slices.ContainsFunc(j.serve, func(s string) bool { return strings.HasPrefix(s, "env=") }) {
+			a.progress(environmentLater)
 		}
 		d, err := o.Deploy(ctx, file.Job, j.index, options, a.progress)
 		switch {

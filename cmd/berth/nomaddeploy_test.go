@@ -496,3 +496,11 @@ func TestNomadDrainAsksTheOrchestratorFirst(t *testing.T) {
 	assert.Contains(t, out, "orchestrator  no answer")
 	assert.Regexp(t, `0 +aaaabbbb +.*running +default-1`, out)
 }
+
+func TestNomadDeploySaysWhichContainersHaveAnotherEnvironment(t *testing.T) {
+	for given, said := range map[string]bool{"env=A=b": true, "max-containers=4": false} {
+		deployed(t, rendered(t, "sandboxd"), rendered(t, "orchestrator"))
+		_, _, errs := runMain(t.Context(), "nomad", "deploy", "orchestrator", "--detach", "--serve", given)
+		assert.Equal(t, said, strings.Contains(errs, "drain --recycle CONTAINER"), "%s: %s", given, errs)
+	}
+}

@@ -122,7 +122,7 @@ func (c Config) Template(spec backend.Spec) (jobs.Template, error) {
 		return jobs.Template{}, fmt.Errorf("ttl of the lock %v: want %v to %v, with a delay of %v", c.LockTTL, c.leastTTL(), 2*maxLease, c.LockDelay)
 	}
 	b := Backend{config: c}
-	t := b.template(b.jobID(spec.Template), spec, 0, nil)
+	t := b.template(c.Job, b.jobID(spec.Template), spec, 0, nil)
 	_, err = jobs.Sandboxd(t)
 	return t, err
 }

@@ -27,6 +27,16 @@
 // How long running calls have is the job's kill timeout, for all of them
 // alike: the grace of Stop is not looked at.
 //
+// # What containers are made of
+//
+// A job that there is not is registered as Config.Job and the Spec say. One that
+// there is is registered anew when a container is wanted and the job was made of
+// another Spec, the environment apart; Nomad replaces what runs then. What no
+// Spec says, such as image and memory, stays as the job has it: somebody may have
+// deployed another since Config.Job was written. The environment is in the
+// variable, where who scales writes it at once. Containers that are started from
+// then on have it, and those that run keep theirs.
+//
 // # Several orchestrators
 //
 // One of them scales a job: the one that holds the lock on a variable beside

@@ -282,8 +282,8 @@ func TestAnotherSpecIsANewVersionOfTheJob(t *testing.T) {
 		d.variables[v.Path] = &v
 	})
 	for what, change := range map[string]func(*backend.Spec){
-		"slots": func(s *backend.Spec) { s.Slots = 3 },
-		"env":   func(s *backend.Spec) { s.Env = map[string]string{"KEY": "other"} },
+		"slots":  func(s *backend.Spec) { s.Slots = 3 },
+		"limits": func(s *backend.Spec) { s.Slots, s.Limits.Pids = 3, 700 },
 	} {
 		d.mu.Lock()
 		before := *d.jobs[job].JobModifyIndex
@@ -291,7 +291,7 @@ func TestAnotherSpecIsANewVersionOfTheJob(t *testing.T) {
 		s := spec("c-" + what)
 		change(&s)
 		_, err := b.Start(t.Context(), s)
-		require.NoError(t, err)
+		require.NoError(t, err, what)
 		registered := d.asked("PUT jobs")
 		d.mu.Lock()
 		assert.Greater(t, *d.jobs[job].JobModifyIndex, before)

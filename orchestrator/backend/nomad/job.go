@@ -24,14 +24,15 @@ type job struct {
 	count   int
 	index   uint64 // for compare-and-set
 	spec    string // what it says that it was made of
-	env     string // and with which version of the environment
+
+	made *jobs.Template // that it was made of, as far as it tells; nil: it does not
 }
 
 // learn takes in what was read; nil: there is no such job.
 func (j *job) learn(now *api.Job) {
 	j.read, j.exists, j.count = true, false, 0
 	if now == nil {
-		j.index, j.checked = 0, false
+		j.index, j.checked, j.made = 0, false, nil
 		return
 	}
 	if now.JobModifyIndex != nil {
@@ -44,7 +45,10 @@ func (j *job) learn(now *api.Job) {
 			j.count = *group.Count
 		}
 	}
-	j.spec, j.env = now.Meta[jobs.MetaSpec], now.Meta[jobs.MetaEnv]
+	j.spec, j.made = now.Meta[jobs.MetaSpec], nil
+	if made, err := jobs.TemplateOf(now); err == nil && j.exists {
+		j.made = &made
+	}
 }
 
 // know reads the job, unless what is known of it holds.
@@ -84,16 +88,18 @@ func (p *pool) adoptedLocked(id string) backend.Spec {
 }
 
 // ensure registers the job, or a new version of it, when a container is wanted
-// and it is not made of what that is to be.
+// and it is not made of what that is to be. The environment is no part of that:
+// what is started from now on reads it from the variable, and what runs goes on
+// as it is.
 func (p *pool) ensure(ctx context.Context) error {
 	p.b.mu.Lock()
-	spec, wanted := p.spec.Clone(), len(p.waiting) > 0 && !p.known.checked
+	spec, exists, wanted := p.spec.Clone(), p.known.exists, len(p.waiting) > 0 && !p.known.checked
 	p.b.mu.Unlock()
-	if !wanted {
+	if !wanted && !exists {
 		return nil
 	}
 	version, err := p.ensureSecret(ctx, spec.Env)
-	if err != nil {
+	if err != nil || !wanted {
 		return err
 	}
 	if err := p.readJob(ctx); err != nil {
@@ -104,7 +110,7 @@ func (p *pool) ensure(ctx context.Context) error {
 		return err
 	}
 	p.b.mu.Lock()
-	p.known.checked = p.known.exists && p.known.spec == text && p.known.env == version
+	p.known.checked = p.known.exists && p.known.spec == text
 	known := p.known
 	if !known.exists {
 		known.count = p.needLocked()
@@ -113,14 +119,21 @@ func (p *pool) ensure(ctx context.Context) error {
 	if known.checked {
 		return nil
 	}
-	known.spec, known.env = text, version
-	return p.register(ctx, spec, known)
+	known.spec = text
+	return p.register(ctx, spec, known, version)
 }
 
-// register has the job made of the spec, unless it has another index by now.
-func (p *pool) register(ctx context.Context, spec backend.Spec, as job) error {
-	made, err := jobs.Sandboxd(p.b.template(p.job, spec, as.count, map[string]string{
-		jobs.MetaTemplate: spec.Template, jobs.MetaSpec: as.spec, jobs.MetaEnv: as.env,
+// register has the job made of the spec, with the version of the environment,
+// unless it has another index by now. What the spec does not say stays as it
+// runs: somebody may have deployed another image since this orchestrator was
+// told one.
+func (p *pool) register(ctx context.Context, spec backend.Spec, as job, env string) error {
+	t := p.b.config.Job
+	if as.made != nil {
+		t = *as.made
+	}
+	made, err := jobs.Sandboxd(p.b.template(t, p.job, spec, as.count, map[string]string{
+		jobs.MetaTemplate: spec.Template, jobs.MetaSpec: as.spec, jobs.MetaEnv: env,
 	}))
 	if err != nil {
 		p.b.mu.Lock()
@@ -143,9 +156,9 @@ func (p *pool) register(ctx context.Context, spec backend.Spec, as job) error {
 	return nil
 }
 
-// template is what the job of the spec is made of.
-func (b *Backend) template(job string, spec backend.Spec, count int, meta map[string]string) jobs.Template {
-	t := b.config.Job
+// template is what the job of the spec is made of, with all that the spec does
+// not say of t.
+func (b *Backend) template(t jobs.Template, job string, spec backend.Spec, count int, meta map[string]string) jobs.Template {
 	t.Namespace, t.Region = cmp.Or(t.Namespace, b.config.API.Namespace), cmp.Or(t.Region, b.config.API.Region)
 	t.Job, t.Count, t.Slots, t.Isolation, t.NoNetwork, t.Meta = job, count, spec.Slots, spec.Isolation, !spec.Network, meta
 	t.Longest, t.SlotMemory, t.SlotPids = spec.MaxTimeout, spec.Limits.MemoryBytes, spec.Limits.Pids

@@ -17,8 +17,8 @@ import (
 )
 
 // itemEnvVersion names the version of the environment that the item beside it
-// has. It goes into the job, where people can read it, instead of anything
-// that is made of the values.
+// has. The job says which it was registered with, where people can read it,
+// instead of anything that is made of the values.
 const itemEnvVersion = "env_version"
 
 // itemNothing stands in a variable that has nothing to say.

@@ -248,8 +248,8 @@ func (o *Operator) raised(ctx context.Context, d *Deployed, job *api.Job) (*api.
 	if err != nil || now == nil || value(now.Version) != next.JobVersion {
 		return nil, err
 	}
-	ours, err := templateOf(job)
-	theirs, other := templateOf(now)
+	ours, err := jobs.TemplateOf(job)
+	theirs, other := jobs.TemplateOf(now)
 	if err != nil || other != nil { // it is no pool's
 		return nil, nil //nolint:nilnil // as the comment says
 	}
