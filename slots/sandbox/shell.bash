@@ -7,6 +7,7 @@
 __berth_state=$2
 [ "$3" = fresh ] && command rm -f "$__berth_state"
 set --
+exec 3>&- # takes the place between 2 and 4 only
 if [ -f "$__berth_state" ]; then
   . "$__berth_state" >/dev/null 2>&1
   command rm -f "$__berth_state"
