@@ -251,7 +251,7 @@ while True:
 	case err := <-ended:
 		if assert.Error(t, err) {
 			assert.Equal(t, slots.KindInterrupted, slots.AsError(err).Kind, "%v", err)
-			assert.Equal(t, slots.ExecutedMaybe, slots.AsError(err).Executed)
+			assert.Equal(t, slots.ExecutedYes, slots.AsError(err).Executed, "as far as it came")
 		}
 		s.Within(t, "the end of the call", time.Since(began), 5*time.Second)
 	case <-time.After(time.Minute):
