@@ -70,7 +70,7 @@ func TestDrainEndsWhatRunsWhenItsTimeIsOver(t *testing.T) {
 		assert.Equal(t, 5*time.Second, time.Since(start))
 		assert.Equal(t, slots.KindDraining, running.Result().Metadata.ErrorKind)
 		assert.Equal(t, slots.OutcomeCancelled, running.Result().Metadata.Outcome)
-		assert.Equal(t, slots.ExecutedMaybe, running.Result().Metadata.Executed)
+		assert.Equal(t, slots.ExecutedYes, running.Result().Metadata.Executed)
 		assert.Equal(t, slots.KindDraining, kind(<-op))
 		assert.NoError(t, h.Drain(t.Context()), "once more does no harm")
 	})

@@ -175,7 +175,7 @@ func TestExpiryEndsWhatRunsAndWhatWaits(t *testing.T) {
 		assert.Equal(t, time.Minute, time.Since(start))
 		assert.Equal(t, slots.OutcomeCancelled, running.Result().Metadata.Outcome)
 		assert.Equal(t, slots.KindLeaseExpired, running.Result().Metadata.ErrorKind)
-		assert.Equal(t, slots.ExecutedMaybe, running.Result().Metadata.Executed)
+		assert.Equal(t, slots.ExecutedYes, running.Result().Metadata.Executed)
 		assert.Equal(t, slots.KindLeaseExpired, waiting.Result().Metadata.ErrorKind)
 		assert.Equal(t, slots.ExecutedNever, waiting.Result().Metadata.Executed)
 		synctest.Wait()

@@ -68,7 +68,7 @@ func TestS11_AResetEndsTheCallThatRunsAndRefusesThoseThatWait(t *testing.T) {
 			assert.EqualValues(t, 0, e.Result().Metadata.Generation)
 		}
 		assert.Equal(t, slots.OutcomeCancelled, running.Result().Metadata.Outcome)
-		assert.Equal(t, slots.ExecutedMaybe, running.Result().Metadata.Executed)
+		assert.Equal(t, slots.ExecutedYes, running.Result().Metadata.Executed)
 		assert.Equal(t, slots.ExecutedNever, waiting.Result().Metadata.Executed)
 		assert.NotContains(t, h.box(0).commands(), "never")
 	})
