@@ -276,28 +276,26 @@ func (b *Backend) Flap(id string) bool {
 // Drain announces that the container's machine is drained until the deadline,
 // or is not any more. It is false when there is none that is up.
 func (b *Backend) Drain(id string, draining bool, deadline time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	up, ok := b.feed.Get(id)
-	if !ok {
-		return false
-	}
-	up.Draining, up.Deadline = draining, deadline
-	b.feed.Up(up)
-	return true
+	return b.tell(id, func(up *backend.Container) { up.Draining, up.Deadline = draining, deadline })
 }
 
 // Unhear announces that the container's machine is not heard of, and when it is
 // given up, or that it is heard of again. It is false when there is none that is
 // up.
 func (b *Backend) Unhear(id string, unheard bool, deadline time.Time) bool {
+	return b.tell(id, func(up *backend.Container) { up.Unheard, up.Deadline = unheard, deadline })
+}
+
+// tell announces another state of a container. It is false when there is none
+// that is up.
+func (b *Backend) tell(id string, change func(up *backend.Container)) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	up, ok := b.feed.Get(id)
 	if !ok {
 		return false
 	}
-	up.Unheard, up.Deadline = unheard, deadline
+	change(&up)
 	b.feed.Up(up)
 	return true
 }
