@@ -70,22 +70,30 @@ func TestAPoolOfDockerContainersScalesOutUnderLoadAndInWithLeasesHeld(t *testing
 	require.NoError(t, err)
 }
 
+// orchestratorImage builds images, the orchestrator's among them, and finds the
+// engine's network: an orchestrator in a container reaches its own from there, so
+// not by the loopback.
+func orchestratorImage(t *testing.T, e dockertest.Engine, only string) (tag, bridge string) {
+	t.Helper()
+	tag = dockertest.Tag(t)
+	project := dockertest.Project(t)
+	own, err := os.ReadFile(program(t, "orchestrator"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(project, "bin", "orchestrator"), own, 0o755)) //nolint:gosec // a program
+	out, err := dockertest.Build(t, project, "ONLY="+only, "AGENT_BASE="+e.Image, "TAG="+tag)
+	require.NoError(t, err, out)
+	bridge, err = dockertest.Docker("network", "inspect", "bridge", "--format", `{{ index .Options "com.docker.network.bridge.name" }}`)
+	require.NoError(t, err)
+	return tag, bridge
+}
+
 // All of it is as images and jobs have it: the orchestrator's image and job,
 // the policy that the job gets, and what the job says is to be done beside it.
 func TestAPoolOfDockerIsKeptByAnOrchestratorInDocker(t *testing.T) {
 	t.Parallel()
 	nomadtest.Program(t)
 	e := dockertest.Need(t)
-	tag, project := dockertest.Tag(t), dockertest.Project(t)
-	own, err := os.ReadFile(program(t, "orchestrator"))
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(project, "bin", "orchestrator"), own, 0o755)) //nolint:gosec // a program
-	out, err := dockertest.Build(t, project, "ONLY=agent orchestrator", "AGENT_BASE="+e.Image, "TAG="+tag)
-	require.NoError(t, err, out)
-	// The orchestrator reaches its containers from another one, so not by the
-	// loopback.
-	bridge, err := dockertest.Docker("network", "inspect", "bridge", "--format", `{{ index .Options "com.docker.network.bridge.name" }}`)
-	require.NoError(t, err)
+	tag, bridge := orchestratorImage(t, e, "agent orchestrator")
 	a := nomadtest.Start(t, nomadtest.Config{Driver: string(jobs.Docker), ACL: true, Network: bridge, Extra: dockerClient(t)})
 	token := bootstrapped(t, a)
 

@@ -231,15 +231,7 @@ func TestConfigurationsOutliveTheOrchestratorOnAMountedVolume(t *testing.T) {
 func TestConfigurationsOutliveTheOrchestratorInDocker(t *testing.T) {
 	t.Parallel()
 	nomadtest.Program(t)
-	e := dockertest.Need(t)
-	tag, project := dockertest.Tag(t), dockertest.Project(t)
-	own, err := os.ReadFile(program(t, "orchestrator"))
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(project, "bin", "orchestrator"), own, 0o755)) //nolint:gosec // a program
-	out, err := dockertest.Build(t, project, "ONLY=orchestrator", "AGENT_BASE="+e.Image, "TAG="+tag)
-	require.NoError(t, err, out)
-	bridge, err := dockertest.Docker("network", "inspect", "bridge", "--format", `{{ index .Options "com.docker.network.bridge.name" }}`)
-	require.NoError(t, err)
+	tag, bridge := orchestratorImage(t, dockertest.Need(t), "orchestrator")
 	dir := sandboxtest.DataDir(t)
 	require.NoError(t, os.Chown(dir, 65532, 65532))
 	require.NoError(t, os.Chmod(dir, 0o700)) //nolint:gosec // its owner alone
